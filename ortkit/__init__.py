@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ortkit.extend.declare.tensor_types import UInt16 as UInt16
     from ortkit.extend.declare.tensor_types import UInt32 as UInt32
     from ortkit.extend.declare.tensor_types import UInt64 as UInt64
+    from ortkit.genai.optimize import optimize_genai as optimize_genai
     from ortkit.optimization.call import Optimized as Optimized
     from ortkit.optimization.call import OptimizeOptions as OptimizeOptions
     from ortkit.optimization.torch_modules import optimize as optimize
@@ -60,6 +61,7 @@ _PUBLIC = {
     "Session": "ortkit.runtime.session",
     "UserError": "ortkit.errors",
     "optimize": "ortkit.optimization.torch_modules",
+    "optimize_genai": "ortkit.genai.optimize",
     "register_provider": "ortkit.provider.registration",
     "unregister_provider": "ortkit.provider.registration",
     "CustomOp": "ortkit.extend.declare.op",

@@ -120,11 +120,6 @@ def _libraries() -> Iterator[Finding]:
             yield Finding("libraries", name, "missing", "not installed", fix)
         else:
             yield Finding("libraries", name, "ok", found)
-    plotly = _version("plotly")
-    yield Finding(
-        "libraries", "plotly", "ok" if plotly else "optional", plotly or "not installed",
-        "" if plotly else 'for charts of `ortkit profile --html`: pip install "ortkit[report]"',
-    )  # fmt: skip
 
 
 def _runtime() -> Iterator[Finding]:

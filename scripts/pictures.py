@@ -1,4 +1,4 @@
-"""Pictures for the documentation, drawn by the page of a model in a real browser."""
+"""Pictures for the documentation: a layer as the page of a model draws it, and charts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from urllib.parse import unquote
 import models
 from ortkit.graph.io.open import open_model
 from ortkit.optimization.call import OptimizeOptions, optimize
+from ortkit.page.chart import draw_chart
 from ortkit.page.graph.build import document_of_two
 from ortkit.page.graph.document import Document, Graph
 from ortkit.page.graph.groups import with_groups
 from ortkit.page.graph.write import write_page
+from scripts.charts import charts
 from tests.runtime.chromium import Chromium
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +34,8 @@ def main(folder: Path) -> Path:
         content = layer_picture(Path(work))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).write_text(content, encoding="utf-8")
+    for name, chart in charts().items():
+        (folder / name).write_text(draw_chart(chart), encoding="utf-8")
     return folder / FILE
 
 

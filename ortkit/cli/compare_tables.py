@@ -56,7 +56,7 @@ def _show_batch(batch: BatchResult) -> None:
     title = "" if batch.batch is None else f"batch {batch.batch}"
     if title or shapes:
         show.line("")
-        show.line(f"inputs    {title}{': ' if title and shapes else ''}{shapes}")
+        show.labelled("inputs", f"{title}{': ' if title and shapes else ''}{shapes}")
     for result in batch.rows:
         if result.problem:
             show.line(f"row {result.row.number}     {result.problem}")
@@ -69,7 +69,7 @@ def _show_batch(batch: BatchResult) -> None:
         judged = "ratios are not judged"
         if batch.noise is not None:
             judged = f"ratios up to {1 + batch.noise:.3f} are no difference"
-        show.line(f"noise     row 1 against itself: {_speedup(batch.control)}; {judged}")
+        show.labelled("noise", f"row 1 against itself: {_speedup(batch.control)}; {judged}")
     _show_outputs(batch)
     if unsettled := [str(result.row.number) for result in ran if not result.settled]:
         numbers = f"row{'s' if len(unsettled) > 1 else ''} {', '.join(unsettled)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import check_written, sizes
-from ortkit.text import plural
+from ortkit.text import plural, with_short_keys
 
 if TYPE_CHECKING:
     from ortkit.graph.analysis.cost import Cost
@@ -120,7 +120,7 @@ def _external(found: Inspection) -> list[str]:
 
 
 def _functions(found: Inspection) -> list[str]:
-    return [
+    return with_short_keys(
         f"{one.name} ({plural(one.nodes, 'node')}, {plural(one.calls, 'call')})"
         for one in found.functions
-    ]
+    )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ortkit.cli.memory_shown import Shown
 
 SCHEMA = "ortkit.memory/1"
-_PLOTS = (".html", ".png", ".svg", ".pdf")
+_PLOTS = (".html", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--arena", action="store_true", help="measure what options of arena and session change")
     add("--layout", action="store_true",
         help="measure layouts and types for each Conv and MatMul")  # fmt: skip
-    add("--plot", type=Path, metavar="FILE", help="write a plot: .html, .png, .svg or .pdf")
+    add("--plot", type=Path, metavar="FILE", help="write a plot: .html or .svg")
     add("--threads", type=int, default=0, metavar="N",
         help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
     add_trust(parser)
@@ -107,9 +107,6 @@ def _check(
             "cannot be told what kind of plot this is", where=f"--plot {path}", fix=fix
         )
     check_written({"--plot": path}, (arguments.model, arguments.inputs))
-    from ortkit.cli.memory_plot import require_plotly
-
-    require_plotly(path)
 
 
 def _sweeps(given: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.text import kind_of_op
 
 if TYPE_CHECKING:
     from ortkit.cli.memory_shown import Shown, ShownPoint
@@ -51,7 +52,7 @@ def _show_point(one: ShownPoint, *, with_nodes: bool) -> None:
     point = one.point
     inputs = ", ".join(f"{name} {list(shape)}" for name, shape in one.inputs.items())
     outputs = show.bytes_text(point.output_bytes)
-    show.line(f"inputs    {inputs or 'none'}")
+    show.labelled("inputs", inputs or "none")
     show.line(f"outside   {show.bytes_text(one.input_bytes)} of inputs; outputs are {outputs}")
     show.line(
         f"times     load {1e3 * point.load_seconds:.1f} ms, first run "
@@ -150,7 +151,7 @@ def _show_nodes(one: ShownPoint, *, with_table: bool = True) -> None:
 def _show_peak(peak: Peak) -> None:
     show.line("")
     most = show.bytes_text(peak.bytes)
-    show.line(f"peak      {most} in use at {peak.node} ({peak.op}), in a traced first run")
+    show.line(f"peak      {most} in use at {_where(peak.node, peak.op)}, in a traced first run")
     parts = [
         ("activations", show.bytes_text(peak.tensor_bytes)),
         ("workspace", "not known" if peak.workspace is None else show.bytes_text(peak.workspace)),
@@ -167,7 +168,7 @@ def _show_peak(peak: Peak) -> None:
         (
             show.bytes_text(tensor.bytes),
             tensor.name,
-            f"{tensor.node} ({tensor.op})",
+            _where(tensor.node, tensor.op),
             "needed" if tensor.is_needed else "kept for reuse",
             len(tensor.shared) or None,
         )
@@ -181,12 +182,16 @@ def _show_peak(peak: Peak) -> None:
         show.line(f"          and {len(rest)} more with {total}")
 
 
+def _where(node: str, op: str) -> str:
+    return f"{node} ({kind_of_op(op)})"
+
+
 def _show_node_table(nodes: NodeMemory) -> None:
     fullest = sorted(nodes.nodes, key=lambda one: -one.during)[:_MOST_ROWS]
     rows = [
         (
             one.name,
-            one.op,
+            kind_of_op(one.op),
             show.bytes_text(one.before),
             show.bytes_text(one.kept),
             show.bytes_text(one.workspace)
@@ -215,7 +220,7 @@ def _show_sweep(found: Shown) -> None:
                 _text(None if arena is None else arena.peak),
                 _text(point.held),
                 _text(point.peak_resident),
-                None if peak is None else f"{peak.node} ({peak.op})",
+                None if peak is None else _where(peak.node, peak.op),
             )
         )
     columns = (

@@ -16,10 +16,8 @@ from ortkit.cli.flags import (
     beside,
     check_folders,
     check_written,
-    sizes,
-    tolerance,
-    verification,
 )
+from ortkit.cli.optimize_options import options_of
 from ortkit.cli.optimize_tables import headline, show_summary, show_tables, show_why
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
@@ -31,15 +29,14 @@ if TYPE_CHECKING:
     from ortkit.measure.result import Measurement, RegionTiming
     from ortkit.optimization.call import Optimized
     from ortkit.optimization.report import Report
-    from ortkit.rewrite.passes import Pass
-    from ortkit.rewrite.pipeline import Instruments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="an ONNX file")
-    add("-o", "--output", type=Path, metavar="OUT", help="default: MODEL.opt.onnx beside MODEL")
+    add("model", type=Path, metavar="MODEL", help="an ONNX file, or a folder of genai")
+    add("-o", "--output", type=Path, metavar="OUT",
+        help="default: MODEL.opt.onnx beside MODEL, FOLDER.opt beside a folder")  # fmt: skip
     add("--in-place", action="store_true", help="write over MODEL")
     add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3",
@@ -78,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a session that is timed (default: ONNX Runtime decides)")  # fmt: skip
     add("--inputs", type=Path, metavar="DATA",
         help="verify on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
+    add("--text", type=Path, metavar="FILE",
+        help="compare language models on this text, or npy file of tokens")  # fmt: skip
     add_tolerance(parser)
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
@@ -116,46 +115,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Optimize, save, report."""
+    if arguments.model.is_dir():
+        from ortkit.cli.optimize_genai import run_folder
+
+        return run_folder(arguments)
+    if arguments.text is not None:
+        raise UserError("is for folders of onnxruntime-genai", where="--text", fix="drop it")
     output = _output(arguments)
     has_document = arguments.json or arguments.report is not None
     schema = verdicts.json_schema(arguments, is_written=has_document)
     from ortkit.graph.io.atomic import write_whole
-    from ortkit.kernels.tuning.database import chooser_after
-    from ortkit.optimization.call import OptimizeOptions, optimize
+    from ortkit.optimization.call import optimize
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
-        options = OptimizeOptions(
-            target=arguments.target,
-            level=arguments.level,
-            passes=arguments.passes,
-            extra_passes=_extra_passes(arguments.ops),
-            precision=arguments.precision,
-            max_error=arguments.max_error,
-            calibrate=arguments.calibrate,
-            calibration=arguments.calibration,
-            precision_io=arguments.precision_io,
-            kernels=arguments.kernels,
-            cpu=arguments.cpu,
-            arch=arguments.arch,
-            keep_source=arguments.keep_source is not None,
-            chooser=None if arguments.db is None else chooser_after(arguments.db),
-            fold_limit=arguments.fold_limit,
-            max_opset=arguments.max_opset,
-            verify=verification(arguments),
-            verify_seconds=arguments.verify_seconds,
-            verify_memory=arguments.verify_memory,
-            measure=arguments.measure,
-            threads=arguments.threads,
-            samples=arguments.samples,
-            inputs=arguments.inputs,
-            tolerance=tolerance(arguments.atol, arguments.rtol),
-            shapes=sizes(arguments.shape),
-            fixed_shapes=sizes(arguments.fix_shape, "--fix-shape"),
-            denied=frozenset(arguments.deny),
-            instruments=_instruments(arguments),
-            progress=progress,
-            count=progress.count,
-        )
+        options = options_of(arguments, progress)
         if is_page(arguments.report):
             check_page(arguments.report, lowers=options.lowers_products)
         optimized = optimize(arguments.model, options)
@@ -201,30 +174,6 @@ def _note_trust(optimized: Optimized) -> None:
     if refusal := unlisted(digest(optimized.library.read_bytes())):
         fix = "run them with --trust, or set XDG_STATE_HOME or ORTKIT_TRUST"
         show.note(f"ortkit: later commands will find that the kernel library {refusal}; {fix}")
-
-
-def _extra_passes(sources: list[str]) -> tuple[Pass, ...]:
-    if not sources:
-        return ()
-    from ortkit.extend.body.recognize import RecogniseOps
-    from ortkit.extend.declare.find_ops import find_ops
-
-    ops = find_ops(sources, "--ops")
-    if not ops:
-        raise UserError("declares no op", where=f"--ops {sources[0]}")
-    return (RecogniseOps(ops),)
-
-
-def _instruments(arguments: argparse.Namespace) -> Instruments:
-    from ortkit.rewrite.instruments import check_after_each, dump_into
-    from ortkit.rewrite.pipeline import Instruments
-
-    chosen = []
-    if arguments.dump_passes is not None:
-        chosen.append(dump_into(arguments.dump_passes))
-    if arguments.check_passes:
-        chosen.append(check_after_each)
-    return Instruments(tuple(chosen))
 
 
 def _output(arguments: argparse.Namespace) -> Path:

@@ -76,7 +76,8 @@ def show_why(report: Report, what: str) -> None:
         show.line(f"done      {told}")
     for one in report.regions_of(what):
         if one.emitted_as is not None:
-            show.line(f"fused     {one.at}: {one.kind}, {plural(one.nodes, 'node')} as one kernel")
+            nodes = plural(one.nodes, "node")
+            show.labelled("fused", f"{one.at}: {one.kind}, {nodes} as one kernel")
 
 
 def _operators(report: Report) -> list[tuple[str, int, int]]:

@@ -68,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_perfetto(profile, arguments.trace)
     if arguments.html is not None:
-        from ortkit.runtime.profiling.html import write_page
-        from ortkit.runtime.profiling.html_data import page_of
+        from ortkit.runtime.profiling.page.data import page_of
+        from ortkit.runtime.profiling.page.write import write_page
 
         write_page(page_of(profile, advice, _graph_page(arguments)), arguments.html)
     if arguments.json:

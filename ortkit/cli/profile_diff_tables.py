@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.text import plural
+from ortkit.text import kind_of_op, plural
 
 if TYPE_CHECKING:
     from ortkit.runtime.profiling.diff import Change, ProfileDiff
 
 _MOST_OPS = 4
 _MOST_NAME = 48
-#: A generated kernel's operator: its kind, and the key of what it computes.
-_GENERATED = re.compile(r"^ortkit\.fused::(.+)_[0-9a-f]{12}$")
 
 
 def show_diff(found: ProfileDiff, top: int) -> None:
@@ -136,7 +133,7 @@ def _what(one: Change) -> str:
 
 
 def _ops(nodes: Sequence[tuple[str, str]]) -> str:
-    counts = Counter(_GENERATED.sub(r"\1", op) for _, op in nodes)
+    counts = Counter(kind_of_op(op).removeprefix("ortkit.fused::") for _, op in nodes)
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     parts = [op if count == 1 else f"{count} {op}" for op, count in ordered]
     shown = ", ".join(parts[:_MOST_OPS])

@@ -10,8 +10,8 @@ from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.runtime.profiling.advice import Advice
-    from ortkit.runtime.profiling.events import TensorShape
     from ortkit.runtime.profiling.result import OpRow, Overall, Profile, Row, Work
+    from ortkit.runtime.profiling.trace.events import TensorShape
 
 _SUFFIX = "ExecutionProvider"
 _MOST_ORIGINS = 12

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli.table_widths import WIDE, cut, fitted
+from ortkit.text import with_short_keys
 
 #: Off a terminal and without COLUMNS: rich would take 80 columns.
 _PIPE_WIDTH = 160
+#: Columns that the label of a line takes.
+_LABEL = 10
 _whole: ContextVar[bool] = ContextVar("whole", default=False)
 
 if TYPE_CHECKING:
@@ -73,7 +76,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     from rich.text import Text
 
     out = console()
-    texts = [[_cell(cell) for cell in row] for row in rows]
+    texts = _labelled([[_cell(cell) for cell in row] for row in rows])
     widths, between = fitted(columns, texts, out.width)
     if not _whole.get():
         texts = [[cut(cell, widths[i]) for i, cell in enumerate(row)] for row in texts]
@@ -98,6 +101,19 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 def line(text: str = "") -> None:
     """Print one line to stdout, also where a name in it holds line breaks."""
     sys.stdout.write(harmless(text) + "\n")
+
+
+def labelled(label: str, text: str) -> None:
+    """Print text behind a label, wrapped below itself where the terminal is not as wide."""
+    import textwrap
+
+    width = max(console().width, 4 * _LABEL)
+    indent = " " * _LABEL
+    wrapped = textwrap.wrap(
+        harmless(text), width - 1, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    sys.stdout.write("\n".join(wrapped) + "\n")
 
 
 def lines(text: str) -> None:
@@ -176,6 +192,12 @@ def bytes_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return ""
+
+
+def _labelled(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return a table's cells with short names of generated operators."""
+    labels = iter(with_short_keys(cell for row in texts for cell in row))
+    return [[next(labels) for _ in row] for row in texts]
 
 
 def _cell(cell: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ortkit.cli import show
@@ -79,6 +79,12 @@ def outcome_of(
     if objections:
         return Outcome(FAILED, ", ".join(objections), rest.line)
     return rest
+
+
+def worst(found: Iterable[Verification]) -> Verification | None:
+    """Return the verification that is furthest from yes; None if there is none."""
+    order = ("yes", "partly", "not possible", "no")
+    return max(found, key=lambda each: order.index(each.verdict), default=None)
 
 
 def say(outcome: Outcome, found: Verification | None = None) -> None:

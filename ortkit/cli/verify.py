@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortkit.cli import show, verdicts
+from ortkit.cli import genai_page, show, verdicts
 from ortkit.cli.flags import (
     add_tolerance,
     add_trust,
@@ -28,11 +29,18 @@ _PRECISIONS = ("fp16", "bf16", "fp8", "int8", "int4")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
-    add("original", type=Path, metavar="A", help="the model that is right by definition")
-    add("candidate", type=Path, metavar="B", help="the model to judge")
+    add(
+        "original",
+        type=Path,
+        metavar="A",
+        help="the model that is right by definition, or a folder of genai",
+    )
+    add("candidate", type=Path, metavar="B", help="the model or folder to judge")
     add_verification(parser)
     add("--inputs", type=Path, metavar="DATA",
         help="compare on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
+    add("--text", type=Path, metavar="FILE",
+        help="compare language models on this text, or npy file of tokens")  # fmt: skip
     add_tolerance(parser)
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size; may be repeated")  # fmt: skip
@@ -50,38 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run both models on the same inputs; 1 if they differ, 3 if that cannot be found out."""
     schema = verdicts.json_schema(arguments, is_written=arguments.json)
-    shapes = sizes(arguments.shape)
-    allowed = tolerance(arguments.atol, arguments.rtol)
-    computed_in, stated = _lowering(arguments.precision, arguments.max_error)
-    level = coverage(arguments)
+    compare = _comparison(arguments)
+    if arguments.original.is_dir():
+        return _run_folders(arguments, compare, schema)
+    if arguments.text is not None:
+        raise UserError("is for folders of onnxruntime-genai", where="--text", fix="drop it")
     from ortkit.graph.io.open import open_model
-    from ortkit.runtime.libraries import library_of
-    from ortkit.verify.pair import verify_models
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         progress("check the models")
         for path in (arguments.original, arguments.candidate):
             open_model(path)
-        library = library_of(
-            arguments.candidate, arguments.library or "auto", trust=arguments.trust
-        )
         progress("run both")
-        found = verify_models(
-            arguments.original,
-            arguments.candidate,
-            samples=arguments.samples,
-            coverage=level,
-            is_usual=arguments.precision is not None,
-            seconds=arguments.verify_seconds,
-            memory_mib=arguments.verify_memory,
-            computed_in=computed_in,
-            stated=stated,
-            inputs=arguments.inputs,
-            tolerance=allowed,
-            shapes=shapes,
-            library=library.loaded,
-            refusal=library.refusal,
-        )
+        found = compare(arguments.original, arguments.candidate)
     outcome = verdicts.outcome_of(
         found, accepts=arguments.accept_unverified, elsewhere="the same command"
     )
@@ -96,6 +85,75 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(found)
     verdicts.say(outcome, found)
+    return outcome.code
+
+
+def _comparison(arguments: argparse.Namespace) -> Callable[[Path, Path], Verification]:
+    """Return what verifies one model as the flags say.
+
+    Raises:
+        UserError: The flags ask for something that cannot be.
+    """
+    shapes = sizes(arguments.shape)
+    allowed = tolerance(arguments.atol, arguments.rtol)
+    computed_in, stated = _lowering(arguments.precision, arguments.max_error)
+    level = coverage(arguments)
+
+    def compare(original: Path, candidate: Path) -> Verification:
+        from ortkit.runtime.libraries import library_of
+        from ortkit.verify.pair import verify_models
+
+        library = library_of(candidate, arguments.library or "auto", trust=arguments.trust)
+        return verify_models(
+            original,
+            candidate,
+            samples=arguments.samples,
+            coverage=level,
+            is_usual=arguments.precision is not None,
+            seconds=arguments.verify_seconds,
+            memory_mib=arguments.verify_memory,
+            computed_in=computed_in,
+            stated=stated,
+            inputs=arguments.inputs,
+            tolerance=allowed,
+            shapes=shapes,
+            library=library.loaded,
+            refusal=library.refusal,
+        )
+
+    return compare
+
+
+def _run_folders(
+    arguments: argparse.Namespace, compare: Callable[[Path, Path], Verification], schema: int
+) -> int:
+    """Compare the models of two folders of onnxruntime-genai, and their decoders."""
+    for name in ("library", "inputs"):
+        if getattr(arguments, name) is not None:
+            raise UserError("is about one model, not a folder", where=f"--{name}", fix="drop it")
+    from ortkit.genai.verify import verify_genai
+
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
+        progress("run both")
+        found = verify_genai(arguments.original, arguments.candidate, compare, text=arguments.text)
+    worst = verdicts.worst(model for _, model in found.models)
+    chooses = genai_page.other_choices(found.agreement, lowered=arguments.precision is not None)
+    outcome = verdicts.outcome_of(worst, accepts=arguments.accept_unverified, objections=chooses)
+    if arguments.json:
+        show.document({
+            "schema": f"{SCHEMA}{schema}",
+            "original": str(arguments.original),
+            "candidate": str(arguments.candidate),
+            "models": {name: model.to_json(schema) for name, model in found.models},
+            "agreement": genai_page.agreement_json(found.agreement),
+            **outcome.to_json(),
+        })  # fmt: skip
+    else:
+        for name, model in found.models:
+            show.line(f"{name}:")
+            _show(model)
+        genai_page.show_agreement(found.agreement)
+    verdicts.say(outcome, worst)
     return outcome.code
 
 

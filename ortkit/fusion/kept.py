@@ -7,7 +7,6 @@ are formed again. What today's passes do not form again stays a fused node; see
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,10 +31,10 @@ from ortkit.rewrite.log import DENIED, RewriteLog
 from ortkit.rewrite.scope import PURE_DOMAINS, Scope
 from ortkit.rewrite.site import describe
 from ortkit.targets.target import Target
+from ortkit.text import kind_of_op
 
 #: The rule under which keeping a fused operator is reported, and denied: `fuse-regions:kept:OP`.
 KEPT = "kept"
-_KEY = re.compile(r"_[0-9a-f]{12}$")
 #: More nodes than this are no body of a region: they are not compiled.
 _MOST_NODES = 256
 
@@ -140,11 +139,6 @@ def _drop_uncalled(kept: Sequence[KeptNode], bodies: Iterable[str]) -> None:
     functions = kept[0].scope.model.functions if kept else {}
     for op_type in set(bodies) - called:
         functions.pop((DOMAIN, op_type, ""), None)
-
-
-def kind_of_op(op_type: str) -> str:
-    """Return the word that a fused operator's name begins with."""
-    return _KEY.sub("", op_type)
 
 
 def _signature(scope: Scope, node: ir.Node, body: onnx.FunctionProto) -> RegionSignature | str:

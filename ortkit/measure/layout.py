@@ -34,7 +34,8 @@ from ortkit.measure.result import LEAST_NOISE
 from ortkit.runtime.memory.nodes import place_events
 from ortkit.runtime.memory.point import PointPlan
 from ortkit.runtime.memory.point_child import SAVED_WEIGHTS
-from ortkit.runtime.profiling.trace import Trace, read_trace
+from ortkit.runtime.profiling.trace.read import read_trace
+from ortkit.runtime.profiling.trace.trace import Trace
 from ortkit.runtime.tensor_files import of_plain, write_manifest
 from ortkit.temporary import TemporaryFolder
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.runtime.profiling.events import NodeEvent, TensorShape
+from ortkit.runtime.profiling.trace.events import NodeEvent, TensorShape
 
 Attribute: TypeAlias = int | float | str | tuple[int, ...]
 OPS = frozenset({"Conv", "Gemm", "MatMul"})

@@ -18,8 +18,8 @@ from ortkit.errors import OrtkitError
 from ortkit.runtime.memory.point_child import read_feeds
 from ortkit.runtime.native_library import NotAvailableError
 from ortkit.runtime.ort import import_onnxruntime, preload_onnxruntime
-from ortkit.runtime.profiling.devices import joined
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.devices import joined
+from ortkit.runtime.profiling.trace.read import read_trace
 from ortkit.runtime.rounds import interleaved
 from ortkit.runtime.session import Session
 from ortkit.runtime.targets import CUDA

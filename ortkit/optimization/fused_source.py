@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import onnx
 import onnx_ir as ir
 
-from ortkit.fusion.kept import KEPT, kind_of_op
+from ortkit.fusion.kept import KEPT
 from ortkit.fusion.regions.access import VIEWS
 from ortkit.fusion.regions.region import PASS
 from ortkit.graph.walk import nodes_below
@@ -24,6 +24,7 @@ from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.options import OptimizeOptions
 from ortkit.passes.inline_functions import InlineFunctions
 from ortkit.rewrite.pipeline import Pipeline
+from ortkit.text import kind_of_op
 
 #: How often more of them are kept, before all of them are.
 _MOST_ROUNDS = 4

@@ -38,9 +38,7 @@ class Shell:
     """For the page's script."""
 
 
-def render(
-    shell: Shell, assets: Traversable, values: Mapping[str, str], libraries: Sequence[str] = ()
-) -> str:
+def render(shell: Shell, assets: Traversable, values: Mapping[str, str]) -> str:
     """Return a page as HTML.
 
     Args:
@@ -48,13 +46,11 @@ def render(
         assets: Folder of its own part: `page.html` for the body, `page.css`, and scripts, which
             run in the order of their names.
         values: What is put in for `$NAME` in `page.html`, as HTML.
-        libraries: Scripts that run before those.
     """
     script = _script(_ASSETS, assets)
-    scripts = (*libraries, script)
     body = Template(_text(assets, "page.html")).substitute(values)
     return Template(_text(_ASSETS, "page.html")).substitute(
-        POLICY=html.escape(_policy(*scripts)),
+        POLICY=html.escape(_policy(script)),
         TITLE=html.escape(shell.title),
         SUBTITLE=html.escape(shell.subtitle),
         STYLE=_text(_ASSETS, "page.css") + _text(assets, "page.css"),
@@ -62,7 +58,7 @@ def render(
         BODY=body,
         NOTES=item_list("notes", "Notes", "ul", [html.escape(note) for note in shell.notes]),
         DATA=_embedded(shell.data),
-        SCRIPTS="\n".join(f"<script>{one}</script>" for one in scripts),
+        SCRIPT=script,
     )
 
 
@@ -96,17 +92,14 @@ def _text(folder: Traversable, name: str) -> str:
     return (folder / name).read_text(encoding="utf-8")
 
 
-def _policy(*scripts: str) -> str:
-    """Allow these scripts and nothing else: neither a script in a name nor any request.
+def _policy(script: str) -> str:
+    """Allow this script and nothing else: neither a script in a name nor any request.
 
     Source: Content Security Policy Level 3, sections 6.1 (directives) and 2.3.1 (hashes).
     """
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'"
-        for one in scripts
-    )
+    sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src 'sha256-{sha256}'; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 

@@ -256,13 +256,17 @@ class Scope:
         domain: str = "",
         outputs: int = 1,
         name: str,
+        called: str = "",
         after: bool = False,
     ) -> tuple[ir.Value, ...]:
-        """Insert a node before `before`, or after it, and return its outputs, shapes inferred."""
+        """Insert a node before `before`, or after it, and return its outputs, shapes inferred.
+
+        Its outputs are called `name`, it itself `called`, or by `name` and its operator.
+        """
         node = ir.node(
             op_type, list(inputs), dict(attributes or {}), domain=domain, num_outputs=outputs
         )
-        node.name = self.fresh(f"{name}/{op_type}")
+        node.name = self.fresh(called or f"{name}/{op_type}")
         for value in node.outputs:
             value.name = self.fresh(name)
         self._unnamed.update(node.outputs)

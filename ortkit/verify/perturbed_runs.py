@@ -67,8 +67,7 @@ class PerturbedRuns:
     def _run(self, unit: float, count: int) -> Path:
         folder = self._folder / f"perturbed{len(self._results)}"
         folder.mkdir(parents=True)
-        model = widened(open_model(self._original))
-        perturb(model, lambda value: max(unit, _epsilon(value)), quantized=STEP)
+        model = perturbed_copy(open_model(self._original), unit)
         path = save_model(model, folder / "model.onnx", external_data=True).model
         results = folder / "results"
         setting = Setting(path, results, libraries=self._custom_ops, repeats=count)
@@ -76,6 +75,18 @@ class PerturbedRuns:
         (found,) = run_within(self._budget, [setting], wide, len(wide))
         self.is_late = self.is_late or found.is_late
         return results
+
+
+def perturbed_copy(model: ir.Model, unit: float = 0.0) -> ir.Model:
+    """Return a wide copy of a model whose values are off by a few roundings of their types.
+
+    Args:
+        model: Read, not changed.
+        unit: The epsilon of the type that float32 values are rounded to, if that is coarser.
+    """
+    copy = widened(model)
+    perturb(copy, lambda value: max(unit, _epsilon(value)), quantized=STEP)
+    return copy
 
 
 def read_runs(folder: Path, feeds: str) -> list[dict[str, Value]]:

@@ -33,6 +33,7 @@ from ortkit.verify.rewrites import RewriteStage
 from ortkit.verify.selection import give_picks, run_picks, shared_picks
 from ortkit.verify.sessions import Setting, run_within
 from ortkit.verify.summary import summarise
+from ortkit.verify.undefined_rows import zero_undefined
 from ortkit.verify.user_tolerance import UserTolerance
 from ortkit.verify.verification import Gap, Verification, told
 from ortkit.verify.widening import widened
@@ -134,6 +135,8 @@ class Verifier:
         try:
             self._path = path = self._as_file(self._original, "original")
             self._opened = opened = open_model(path)
+            if zero_undefined(opened, "original"):
+                self._path = path = self._as_file(opened, "defined")
             request = self._request(opened, path)
             self._state = compute_reference(request, self._folder() / "reference")
             self._widen_if_needed(request)
@@ -229,6 +232,9 @@ class Verifier:
         kept = min(2 * own + _START_SECONDS, state.budget.left / 2)
         folder = self._folder() / f"check{self._checks}"
         path = self._as_file(candidate, folder.name)
+        opened = open_model(path)
+        if zero_undefined(opened, "candidate"):
+            path = self._as_file(opened, f"{folder.name}d")
         if self._only_wide:
             path, library = self._as_file(widened(open_model(path)), f"{folder.name}w"), None
         rewrites = values or self._rewrites(state).check(

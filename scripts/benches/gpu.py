@@ -24,7 +24,7 @@ from ortkit.errors import OrtkitError
 from ortkit.runtime.memory.devices import device_memory
 from ortkit.runtime.native_library import NotAvailableError
 from ortkit.runtime.profiling.cuda_activity import CudaActivity
-from ortkit.runtime.profiling.devices import busy_us
+from ortkit.runtime.profiling.trace.devices import busy_us
 from scripts.benches import output
 
 TINY = """<ir_version: 10, opset_import: ["" : 20]>

@@ -130,6 +130,7 @@ def test_what_compare_cannot_do_is_one_line(call: Call, folder: Path) -> None:
         (("--seconds", "0"), "--seconds: 0 seconds"),
         (("--repro", "x"), "--repro: goes with --nodes only"),
         (("--nodes", "--batch", "2"), "--batch: does not go with --nodes"),
+        (("--nodes", "--concurrency", "2"), "--concurrency: does not go with --nodes"),
     ):
         done = call("compare", folder / "small.onnx", folder / "small.onnx", *given)
         assert (done.code, done.out) == (2, ""), given

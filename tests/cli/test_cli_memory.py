@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +89,6 @@ def test_inputs_of_the_user(call, model: Path, tmp_path: Path) -> None:
     assert point["inputs"] == {"x": [3, 5]}
 
 
-@pytest.mark.skipif(find_spec("plotly") is None, reason="plotly is not installed")
 @pytest.mark.parametrize("sweep", [(), ("--sweep", "batch=1,2")])
 def test_a_plot_needs_no_network(
     call, model: Path, tmp_path: Path, sweep: tuple[str, ...]
@@ -103,6 +100,8 @@ def test_a_plot_needs_no_network(
     text = page.read_text(encoding="utf-8")
     assert "Memory of m.onnx" in text
     assert "<script src=" not in text
+    told = "<title>batch=2\npeak" if sweep else "CPU: in use: "
+    assert told in text
 
 
 @pytest.mark.parametrize(
@@ -117,6 +116,7 @@ def test_a_plot_needs_no_network(
         (("--inputs", "x.npz", "--sweep", "batch=1"), "--sweep: cannot go with --inputs"),
         (("--inputs", "nowhere.npz"), "nowhere.npz"),
         (("--plot", "x.jpeg2"), "--plot x.jpeg2: cannot be told"),
+        (("--plot", "x.png"), "end it in .html, .svg"),
         (("--plot", "nowhere/x.html"), "there is no folder 'nowhere'"),
         (("--threads", "-1"), "--threads: -1 is negative"),
         (("--target", "cuda"), "has no CUDAExecutionProvider"),
@@ -144,11 +144,3 @@ def test_a_model_that_is_none(call, tmp_path: Path) -> None:
         assert done.code == 2
         assert name in done.err
         assert done.err.count("\n") == 1
-
-
-def test_plotly_that_is_not_there(call, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    done = call("memory", model, "--plot", "x.html")
-    assert done.code == 2
-    assert "plotly is not installed" in done.err
-    assert done.err.count("\n") == 1

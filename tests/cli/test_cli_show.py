@@ -54,6 +54,20 @@ def test_tables_are_as_wide_as_the_terminal(
     assert "…" not in capsys.readouterr().out
 
 
+def test_long_lines_are_wrapped_below_themselves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    shapes = [f"past_key_values.{at}.key [1, 2, 128, 16]" for at in range(4)]
+    show.labelled("inputs", ", ".join([*shapes, "long_" * 20]))
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "inputs    past_key_values.0.key [1, 2, 128, 16],"
+    assert [line[10:].rstrip(",") for line in rest] == [*shapes[1:], "long_" * 20]
+    assert {line[:10] for line in rest} == {" " * 10}
+    show.labelled("inputs", "x\x1b[31m")
+    assert capsys.readouterr().out == "inputs    x\\x1b[31m\n"
+
+
 def test_there_are_no_empty_tables(capsys: pytest.CaptureFixture[str]) -> None:
     show.table("title", ("node", "ms"), [])
     assert capsys.readouterr().out == ""

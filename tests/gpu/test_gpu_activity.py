@@ -9,8 +9,8 @@ import numpy as np
 
 import ortkit
 from ortkit.runtime.profiling.cuda_activity import CudaActivity
-from ortkit.runtime.profiling.devices import busy_us, joined
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.devices import busy_us, joined
+from ortkit.runtime.profiling.trace.read import read_trace
 from tests.gpu import cuda_models as models
 
 _PRODUCT = """<ir_version: 10, opset_import: ["" : 20]>

@@ -10,7 +10,7 @@ EVERYWHERE = frozenset(
 #: Package -> the packages that it may import, in addition to itself and `EVERYWHERE`. A module
 #: beside the packages is a package of its own. `x/*` is x with all packages in it, `*` is all.
 MAY_IMPORT = {
-    "__init__": "extend/* optimization provider runtime",
+    "__init__": "extend/* genai optimization provider runtime",
     "__main__": "cli",
     "analysis": "graph/* operators rewrite",
     "cli": "*",
@@ -66,6 +66,7 @@ MAY_IMPORT = {
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
+    "genai": "graph/* isolation kernels optimization runtime verify",
     "graph": "operators",
     "graph/analysis": "graph graph/io graph/shapes graph/symbolic operators",
     "graph/batch": "graph graph/shapes graph/shapes/rules graph/symbolic operators",
@@ -108,8 +109,12 @@ MAY_IMPORT = {
     ),
     "rewrite": "graph/* targets",
     "runtime": "graph/* kernels operators",
-    "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling",
-    "runtime/profiling": "graph/* kernels/* operators page runtime runtime/workers",
+    "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling/trace",
+    "runtime/profiling": (
+        "graph/* kernels/* operators runtime runtime/profiling/trace runtime/workers"
+    ),
+    "runtime/profiling/page": "graph/io page runtime/profiling runtime/profiling/trace",
+    "runtime/profiling/trace": "kernels operators",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "isolation runtime",
     "targets": "",
@@ -169,9 +174,11 @@ FACE = {
     "provider/own": "ahead building failures",
     "runtime/memory": "arena_options node_table nodes point point_child",
     "runtime/profiling": (
-        "advice cuda_activity devices diff diff_match diff_models diff_saved events html"
-        " html_data model_runs peaks perfetto result saved_trace trace"
+        "advice cuda_activity diff diff_match diff_models diff_saved model_runs peaks perfetto"
+        " result saved_trace"
     ),
+    "runtime/profiling/page": "data write",
+    "runtime/profiling/trace": "devices events nesting read trace",
     "runtime/timing": "variants",
     "runtime/workers": "interleave planning worker",
     "verify/inputs": "covering feeds given plans sizes usual_sizes",

@@ -1,8 +1,10 @@
-"""The Python of README.md is run, in order, in one folder, as a newcomer would."""
+"""What README.md says is so; its Python is run, in order, in one folder, as a newcomer would."""
 
 from __future__ import annotations
 
 import re
+import statistics
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,46 @@ import pytest
 import models.__main__
 import ortkit
 from ortkit.provider.registration import registered_providers
+from ortkit.targets.catalog import KINDS
+from ortkit.targets.cuda import DEFAULT_LEVEL
+from scripts.charts import charts
 
 PAGE = Path(__file__).parents[2] / "README.md"
 FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def test_the_first_screen_says_what_is_so() -> None:
+    screen = PAGE.read_text("utf-8").partition("\n## ")[0]
+    project = tomllib.loads((PAGE.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    (runtime,) = (one for one in extras["cpu"] if one.startswith("onnxruntime"))
+    assert runtime.removeprefix("onnxruntime") in extras["cuda"][0]
+    assert f"Python {span(project['requires-python'])}," in screen
+    assert f"ONNX Runtime {span(runtime)} " in screen
+    assert {*re.findall(r'"\.\[(\w+)\]"', screen)} == {*KINDS} <= {*extras}
+    assert f"NVIDIA GPUs from {DEFAULT_LEVEL.partition(',')[0]} on" in screen
+    images = {Path(one).name for one in re.findall(r"!\[[^\]]+\]\(docs/images/(.*?)\)", screen)}
+    assert images == {"before_after.svg", *charts()}
+    assert len(re.findall(r"^    \S", screen, re.MULTILINE)) == 2  # two commands
+    assert len(screen.splitlines()) <= 25
+
+
+def test_what_is_said_of_the_charts() -> None:
+    text = PAGE.read_text("utf-8")
+    cpu, cuda = charts().values()
+    for series, said in zip(cpu.series, ("runs {} times as fast as ONNX", "OpenVINO {} times:"),
+                            strict=True):  # fmt: skip
+        mean = statistics.geometric_mean(value for value in series.values if value is not None)
+        assert said.format(f"{mean:.2f}") in text
+    words = {6: "six", 8: "eight"}
+    for chart in (cpu, cuda):
+        assert f"over ONNX Runtime of {words[len(chart.places)]} models" in text
+
+
+def span(requirement: str) -> str:
+    """Return the versions of a requirement, such as `>=3.11,<3.14`, as `3.11 to 3.13`."""
+    low, major, end = re.findall(r">=([\d.]+),<(\d+)\.(\d+)", requirement)[0]
+    return f"{low} to {major}.{int(end) - 1}"
 
 
 def test_what_is_shown_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import models
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import build_library
+from ortkit.optimization.call import OptimizeOptions, optimize
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input, session
 
 HERE = Path(__file__).parent
+EXAMPLE = HERE.parents[1] / "examples" / "deploy" / "main.cc"
+CXX = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
 SIGNATURE = bias_gelu("n", 24)
 
@@ -91,3 +95,39 @@ def test_a_library_for_another_processor_is_refused_in_one_line(
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert f"these kernels need a processor of level {other}" in done.stderr
+
+
+@pytest.mark.skipif(CXX is None, reason="no C++ compiler")
+def test_the_example_in_cpp_runs_with_and_without_its_library(tmp_path: Path) -> None:
+    source = models.build("bert", "tiny", "ts")
+    (tmp_path / "model.onnx").write_bytes(source.SerializeToString())
+    options = OptimizeOptions(verify=False, check_load=False)
+    optimize(tmp_path / "model.onnx", options).save(tmp_path / "model.opt.onnx")
+    for name in ("libonnxruntime.so", "libonnxruntime.so.1"):  # as in the archive of a release
+        (tmp_path / name).symlink_to(runtime())
+    assert CXX is not None
+    command = [*CXX.split(), "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-L{tmp_path}"]
+    command += [f"-I{HERE / 'headers'}", str(EXAMPLE), "-lonnxruntime", f"-Wl,-rpath,{tmp_path}"]
+    subprocess.run([*command, "-o", "deploy"], check=True, cwd=tmp_path)
+
+    def answer(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["./deploy", *words], cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={"ORT_DISABLE_TELEMETRY": "1"},
+        )  # fmt: skip
+
+    feeds = {
+        "input_ids": np.full((1, 128), 7, np.int64),
+        "attention_mask": np.ones((1, 128), np.int64),
+    }
+    (expected, *_) = session(tmp_path / "model.onnx").run(None, feeds)
+    for words in (
+        ("model.onnx",), ("model.opt.onnx",), ("model.opt.onnx", "./model.opt.ops.so"),
+    ):  # fmt: skip
+        done = answer(*words)
+        assert done.returncode == 0, done.stderr
+        found = np.array(done.stdout.split(), np.float32)
+        np.testing.assert_allclose(found, expected.ravel()[:3], atol=1e-5)
+    wrong = answer("model.opt.onnx", "./nothing.so")
+    assert wrong.returncode == 1
+    assert "nothing.so" in wrong.stderr

@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ortkit.page.chart import draw_chart
+from scripts.charts import charts
 from tests.runtime import chromium
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +19,17 @@ ROOT = Path(__file__).parents[2]
 def _without_style(picture: str) -> str:
     """Return a picture without its styles, which each browser's version writes in its own way."""
     return re.sub(r"<style>.*?</style>", "", picture, flags=re.DOTALL)
+
+
+def test_charts_are_what_the_documentation_says() -> None:
+    for name, chart in charts().items():
+        kept = (ROOT / "docs" / "images" / name).read_text(encoding="utf-8")
+        assert kept == draw_chart(chart), "run scripts/pictures"
+    cpu, cuda = charts().values()
+    assert (cpu.places[0], cpu.series[0].values[0]) == ("bert", 1.37)
+    assert (cuda.places[0], cuda.series[0].values[0]) == ("bert-base", 2.78 / 0.506)
+    for chart in (cpu, cuda):
+        assert re.match(r"20\d\d-\d\d-\d\d, .*, onnxruntime.* \d+\.\d+", chart.note)
 
 
 @chromium.needed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ortkit.runtime.profiling.html import Page
+from ortkit.runtime.profiling.page.write import Page
 
 OPS = ("MatMul", "Softmax", "Add", "LayerNormalization", "Transpose", "Reshape", "Gather",
        "Concat", "Slice", "Cast", "Mul", "Erf")  # fmt: skip
@@ -71,7 +71,7 @@ def page(nodes: int = 60, *, threads: int = 1, names: str = "", peaks: bool = Tr
         "peaks": PEAKS if peaks else None,
         "peaks_missing": "" if peaks else "this machine's peaks were not measured",
         "memory": {
-            "time": starts,
+            "time": [*starts],
             "bytes": [1_000_000 + 10_000 * (index % 7) for index in range(nodes)],
             "of": "CPUExecutionProvider",
             "missing": "",

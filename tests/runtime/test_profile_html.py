@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
-import sys
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,17 @@ from urllib.parse import quote
 
 import pytest
 
-from ortkit.runtime.profiling.html import NO_CHARTS, Page, page_text, write_page
+from ortkit.runtime.profiling.page.write import Page, page_text, write_page
 from tests.runtime import chromium
 from tests.runtime.chromium import Chromium
 from tests.runtime.profile_pages import HOSTILE, OPS, page
 
 WIDTH, HEIGHT = 1280, 800
-BARS = "document.querySelectorAll('#timeline .bars .point path')"
-RANGE = "document.getElementById('timeline')._fullLayout.xaxis.range"
+BARS = "document.querySelectorAll('#timeline .bars rect')"
+SEVERAL = "document.querySelectorAll('#timeline .bars .several')"
+RANGE = "document.getElementById('timeline').dataset.view.split(' ').map(Number)"
+TIP = "document.getElementById('tip')"
+MARGIN_LEFT, MARGIN_RIGHT, AXIS = 118, 16, 30
 DETAILS = "document.getElementById('details').textContent"
 
 
@@ -53,8 +55,9 @@ def plot_box(browser: Chromium) -> dict[str, float]:
     """Scroll to the timeline and return where its bars are drawn."""
     browser.place("#timeline")
     found: dict[str, float] = browser.value(
-        "(() => { const b = document.querySelector('#timeline .nsewdrag').getBoundingClientRect();"
-        "return {x: b.x, y: b.y, width: b.width, height: b.height}; })()"
+        "(() => { const b = document.getElementById('timeline').getBoundingClientRect();"
+        f"return {{x: b.x + {MARGIN_LEFT}, y: b.y, width: b.width - {MARGIN_LEFT + MARGIN_RIGHT},"
+        f"height: b.height - {AXIS}}}; }})()"
     )
     return found
 
@@ -70,9 +73,9 @@ class TestInChromium:
         shown(browser, page(), tmp_path)
         assert browser.value("document.documentElement.scrollWidth") <= WIDTH
         assert browser.value(f"{BARS}.length") == 60
-        tiles = "document.querySelectorAll('#treemap .slice').length"
+        tiles = "document.querySelectorAll('#treemap .part').length"
         assert browser.value(tiles) > len(OPS)
-        points = "document.querySelectorAll('#roofline .scatterlayer .point').length"
+        points = "document.querySelectorAll('#roofline .point').length"
         assert browser.value(points) == 5
         assert len(column(browser, "ops", "Operator")) == len(OPS)
         assert len(column(browser, "nodes", "Node")) == 60
@@ -101,18 +104,58 @@ class TestInChromium:
         )
         assert shift < 0.005
 
-    def test_without_plotly_the_rest_is_there(
-        self, browser: Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    def test_tiles_are_as_large_as_their_times(self, browser: Chromium, tmp_path: Path) -> None:
+        content = page()
+        shown(browser, content, tmp_path)
+        colour = browser.value(
+            "getComputedStyle(document.querySelector('#legend i')).backgroundColor"
+        )
+        areas = browser.value(
+            "[...document.querySelectorAll('#treemap .leaf')]"
+            f".filter(one => getComputedStyle(one).fill === '{colour}')"
+            ".map(one => one.width.baseVal.value * one.height.baseVal.value)"
+        )
+        nodes: Any = content.data["nodes"]
+        times = [time for time, op in zip(nodes["time"], nodes["op"], strict=True)
+                 if op == "MatMul"]  # fmt: skip
+        parts = [sorted(area / sum(found) for area in found) for found in (areas, times)]
+        assert parts[0] == pytest.approx(parts[1], rel=1e-3) and len(areas) == 5
+        # An operator's title shows it alone, and shows all again.
+        tiles = "document.querySelectorAll('#treemap .leaf').length"
+        before = browser.value(tiles)
+        op = "#treemap .part:not(.leaf)[fill]"
+        for expected in (5, before):
+            x, y = browser.value(
+                f"(() => {{ const e = document.querySelector('{op}');"
+                "e.scrollIntoView({block: 'center', behavior: 'instant'});"
+                "const b = e.getBoundingClientRect(); return [b.x + 20, b.y + 6]; })()"
+            )
+            for kind in ("mousePressed", "mouseReleased"):
+                browser.mouse(kind, x, y, button="left", clickCount=1)
+            assert browser.value(tiles) == expected
+        browser.click("#treemap .leaf")
+        assert "MatMul" in browser.value(DETAILS)
+
+    def test_points_lie_where_their_rates_are(self, browser: Chromium, tmp_path: Path) -> None:
         shown(browser, page(), tmp_path)
-        assert browser.problems() == []
-        for name in ("timeline", "treemap", "roofline"):
-            told = browser.value(f"document.getElementById('{name}').textContent")
-            assert "ortkit[report]" in told
-        assert len(column(browser, "nodes", "Node")) == 60
-        browser.value("document.querySelector('#nodes tbody tr').click()")
-        assert browser.problems() == []
+        place = browser.value(
+            "(() => { const p = document.querySelector('#roofline .point');"
+            "return [p.cx.baseVal.value, p.cy.baseVal.value]; })()"
+        )
+        ticks = browser.value(
+            "Object.fromEntries([...document.querySelectorAll('#roofline text')].map(one =>"
+            "[one.getAttribute('class') + one.textContent, "
+            "[Number(one.getAttribute('x')), Number(one.getAttribute('y'))]]))"
+        )
+        low, high = ticks["end10"][1], ticks["end100"][1]
+        assert place[0] == pytest.approx(ticks["middle10"][0], abs=0.2)  # 10 FLOP a byte
+        assert place[1] == pytest.approx(low + math.log10(2) * (high - low), abs=0.2)  # 20 GFLOP/s
+        names = {name for name in ticks if name.startswith("roof")}
+        assert names == {
+            "roof-namememory 14 GB/s",
+            "roof-namecaches 80 GB/s",
+            "roof-name endfloat32 90 GFLOP/s",
+        }
 
     def test_names_are_text_and_nothing_else(self, browser: Chromium, tmp_path: Path) -> None:
         shown(browser, page(nodes=30, names=HOSTILE), tmp_path)
@@ -123,9 +166,8 @@ class TestInChromium:
         assert f"{HOSTILE}7" in column(browser, "nodes", "Node")
         box = plot_box(browser)
         browser.mouse("mouseMoved", box["x"] + 0.03 * box["width"], box["y"] + 8)
-        hover = "document.querySelector('#timeline .hoverlayer')?.textContent ?? ''"
-        browser.wait(f"({hover}).includes('window.hacked')")
-        assert HOSTILE[:16] in browser.value(hover)
+        browser.wait(f"!{TIP}.hidden && {TIP}.textContent.includes('window.hacked')")
+        assert HOSTILE[:16] in browser.value(f"{TIP}.textContent")
         browser.click("#nodes tbody button")
         assert HOSTILE in browser.value(DETAILS)
         assert browser.value("window.hacked") is None
@@ -193,7 +235,6 @@ class TestInChromium:
                 x = left + part * (right - left)
                 browser.mouse("mouseMoved", x, y, button="left", **more)
             browser.mouse("mouseReleased", right, y, button="left", clickCount=1, **more)
-            browser.value("new Promise(done => setTimeout(done, 400))")
             low, high = browser.value(RANGE)
             return (low - start) / (end - start), (high - start) / (end - start)
 
@@ -207,12 +248,13 @@ class TestInChromium:
         assert browser.value(RANGE) == [start, end]
 
     def test_a_click_tells_of_a_node(self, browser: Chromium, tmp_path: Path) -> None:
-        shown(browser, page(), tmp_path)
+        content = page()
+        shown(browser, content, tmp_path)
         assert "Choose a node" in browser.value(DETAILS)
         box = plot_box(browser)
         x, y = box["x"] + 0.03 * box["width"], box["y"] + 8
         browser.mouse("mouseMoved", x, y)
-        browser.wait("document.querySelector('#timeline .hoverlayer .hovertext')")
+        browser.wait(f"!{TIP}.hidden")
         browser.mouse("mousePressed", x, y, button="left", clickCount=1)
         browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
         browser.wait(f"{DETAILS}.includes('MatMul_0')")
@@ -224,9 +266,8 @@ class TestInChromium:
         name = column(browser, "nodes", "Node")[2]
         assert name in browser.value(DETAILS)
         start, end = browser.value(RANGE)
-        assert end - start < 0.9 * browser.value(
-            "document.getElementById('timeline').data[1].x.at(-1)"
-        )
+        run: Any = content.data["run"]
+        assert end - start < 0.9 * run["duration"]
 
     def test_a_node_links_to_its_place_in_the_graph(
         self, browser: Chromium, tmp_path: Path
@@ -262,9 +303,7 @@ class TestInChromium:
         shown(browser, page(nodes=20_000, threads=4), tmp_path)
         assert browser.problems() == []
         assert browser.value(f"{BARS}.length") <= 2500
-        hovers = "document.getElementById('timeline').data[0].hovertext"
-        together = f"{hovers}.some(text => /nodes<.b>, mostly/.test(text))"
-        assert browser.value(together)
+        assert browser.value(f"{SEVERAL}.length")
         assert len(column(browser, "nodes", "Node")) == 200
         what = "document.getElementById('nodes-what').textContent"
         assert browser.value(what) == "200 of 20,000 nodes"
@@ -272,9 +311,11 @@ class TestInChromium:
         assert len(column(browser, "nodes", "Node")) == 400
         assert "joined as" in browser.value("document.getElementById('treemap-what').textContent")
         # Zoomed in far enough, each is a bar of its own.
-        browser.value("Plotly.relayout('timeline', {'xaxis.range': [500, 1500]}).then(() => true)")
-        assert not browser.value(together)
-        assert browser.value(f"{BARS}.length") > 20
+        browser.value("document.getElementById('timeline').focus()")
+        for _ in range(8):
+            browser.key("+")
+        assert not browser.value(f"{SEVERAL}.length")
+        assert browser.value(f"{BARS}.length") > 15
 
     @pytest.mark.parametrize("narrow", [False, True])
     def test_gaps_are_not_covered(self, narrow: bool, browser: Chromium, tmp_path: Path) -> None:
@@ -327,22 +368,12 @@ class TestInChromium:
         box = plot_box(browser)
         x, y = box["x"] + 0.1 * box["width"], box["y"] + 46 + 8
         browser.mouse("mouseMoved", x, y)
-        browser.wait("document.querySelector('#timeline .hoverlayer .hovertext')")
+        browser.wait(f"!{TIP}.hidden")
         browser.mouse("mousePressed", x, y, button="left", clickCount=1)
         browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
         browser.wait(f"{DETAILS}.startsWith('On the device')")
         assert HOSTILE in browser.value(DETAILS)
         assert browser.value("window.hacked") is None
-
-
-def test_without_plotly_the_page_says_how_to_get_its_charts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert NO_CHARTS not in html.unescape(page_text(page()))
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    text = page_text(page())
-    assert NO_CHARTS in html.unescape(text)
-    assert len(text) < 200_000
 
 
 def test_data_cannot_end_their_element() -> None:

@@ -14,11 +14,12 @@ import onnx.parser
 import pytest
 
 from ortkit.page.text import bytes_text
-from ortkit.runtime.profiling import html_data, html_timeline
 from ortkit.runtime.profiling.advice import Advice
 from ortkit.runtime.profiling.document import profile_from
-from ortkit.runtime.profiling.html import page_text, write_page
-from ortkit.runtime.profiling.html_data import page_of
+from ortkit.runtime.profiling.page import data as data_module
+from ortkit.runtime.profiling.page import timeline as timeline_module
+from ortkit.runtime.profiling.page.data import page_of
+from ortkit.runtime.profiling.page.write import page_text, write_page
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.session import Session
 from tests.runtime import chromium
@@ -96,7 +97,7 @@ def test_runs_that_were_disturbed_are_said(profile: Profile) -> None:
     runs = list(profile.trace.runs)
     for one in profile.counted:
         runs[one] = dataclasses.replace(runs[one], duration_us=1000)
-    said = "1 of 7 runs took more than 2 times the median, at most 2.5 ms"
+    said = "1 of 7 runs took more than 2 times the median (run 1: 2.5 ms): the machine"
     for duration, is_said in ((2000, False), (2500, True)):
         runs[number] = dataclasses.replace(runs[number], duration_us=duration)
         trace = dataclasses.replace(profile.trace, runs=runs)
@@ -136,12 +137,12 @@ def test_sizes_are_for_people(count: float, said: str) -> None:
     ("us", "said"), [(0, "0 µs"), (12.345, "12.3 µs"), (999.9, "1 ms"), (2.5e6, "2.5 s")]
 )
 def test_times_are_for_people(us: float, said: str) -> None:
-    assert html_data.time_text(us) == said
+    assert data_module.time_text(us) == said
 
 
 def test_what_is_left_out_is_said(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html_data, "MOST_ROWS", 2)
-    monkeypatch.setattr(html_timeline, "MOST_BARS", 3)
+    monkeypatch.setattr(data_module, "MOST_ROWS", 2)
+    monkeypatch.setattr(timeline_module, "MOST_BARS", 3)
     page = page_of(profile)
     data: Any = page.data
     assert len(names_of(data["nodes"])) == 2

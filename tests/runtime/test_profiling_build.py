@@ -13,12 +13,12 @@ from ortkit.errors import UserError
 from ortkit.runtime.profiling.build import profile_of, read_profile
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.context import Context, Joined
-from ortkit.runtime.profiling.devices import joined
 from ortkit.runtime.profiling.document import profile_from, read_profile_document
-from ortkit.runtime.profiling.events import DeviceEvent
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.times import times_of, typical
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.devices import joined
+from ortkit.runtime.profiling.trace.events import DeviceEvent
+from ortkit.runtime.profiling.trace.read import read_trace
 from tests.runtime.traces import MEMORY, SCHEDULING, node, run, written
 
 PEAKS = Peaks("CPUExecutionProvider", 2, "here", {"float32": 100.0}, ((1000, 50.0), (10**9, 10.0)))

@@ -14,11 +14,11 @@ import pytest
 from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.context import Context, Joined
-from ortkit.runtime.profiling.events import NodeSignature, TensorShape
 from ortkit.runtime.profiling.executed import executed_nodes
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.regions import regions_of
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.events import NodeSignature, TensorShape
+from ortkit.runtime.profiling.trace.read import read_trace
 from ortkit.runtime.profiling.work import call_work, matched_inputs
 from tests.runtime.traces import node, run, written
 

@@ -15,11 +15,11 @@ import pytest
 import ortkit
 from ortkit.errors import UserError
 from ortkit.runtime.profiling.build import profile_of
-from ortkit.runtime.profiling.devices import joined
-from ortkit.runtime.profiling.events import DeviceEvent
 from ortkit.runtime.profiling.perfetto import write_perfetto
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.devices import joined
+from ortkit.runtime.profiling.trace.events import DeviceEvent
+from ortkit.runtime.profiling.trace.read import read_trace
 from tests.runtime.traces import MEMORY, node, run, written
 
 

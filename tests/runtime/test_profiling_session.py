@@ -19,7 +19,7 @@ from ortkit.runtime.profiling.model_runs import RunPlan, profile_model
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.result import Profile, Row
 from ortkit.runtime.profiling.saved_trace import profile_saved
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.read import read_trace
 from ortkit.runtime.settings import SessionSettings
 from tests.runtime.traces import node, run, traced, written
 

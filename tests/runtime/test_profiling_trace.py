@@ -11,9 +11,9 @@ import pytest
 
 from ortkit.errors import UserError
 from ortkit.graph.walk import CONTROL_FLOW
-from ortkit.runtime.profiling.devices import busy_us, joined
-from ortkit.runtime.profiling.events import HOLDERS, DeviceEvent, NodeEvent
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.devices import busy_us, joined
+from ortkit.runtime.profiling.trace.events import HOLDERS, DeviceEvent, NodeEvent
+from ortkit.runtime.profiling.trace.read import read_trace
 from tests.runtime.traces import MEMORY, SCHEDULING, event, node, run, traced, written
 
 

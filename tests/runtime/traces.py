@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from ortkit.runtime.profiling.trace import Trace, read_trace
+from ortkit.runtime.profiling.trace.read import read_trace
+from ortkit.runtime.profiling.trace.trace import Trace
 
 SCHEDULING = {
     "main_thread": {

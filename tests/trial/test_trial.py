@@ -15,7 +15,7 @@ from ortkit.errors import UserError
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.read import read_trace
 from ortkit.trial import outlook as outlook_module
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Latency

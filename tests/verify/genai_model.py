@@ -10,7 +10,11 @@ WIDTH, HEADS, GROUPS, HEAD, WORDS, BLOCK = 32, 2, 1, 16, 48, 16
 
 
 def genai_model(
-    *, layers: int = 2, total: str = "total_sequence_length", packed: bool = True
+    *,
+    layers: int = 2,
+    total: str = "total_sequence_length",
+    packed: bool = True,
+    window: int = 0,
 ) -> onnx.ModelProto:
     """Build it: int4 weights, GroupQueryAttention, caches whose last axis has a name.
 
@@ -18,13 +22,14 @@ def genai_model(
         layers: Number of layers.
         total: Name of the mask's length.
         packed: Whether queries, keys and values are one input of the attention.
+        window: Tokens that the first layer sees and keeps, if any; its cache has a fixed size.
     """
-    return _Builder(total, packed).model(layers)
+    return _Builder(total, packed, window).model(layers)
 
 
 class _Builder:
-    def __init__(self, total: str, packed: bool) -> None:
-        self.total, self.packed = total, packed
+    def __init__(self, total: str, packed: bool, window: int) -> None:
+        self.total, self.packed, self.window = total, packed, window
         self.random = np.random.default_rng(0)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: dict[str, np.ndarray] = {
@@ -80,10 +85,12 @@ class _Builder:
         x, skip = "x", ""
         for i in range(layers):
             x, skip = self.layer(i, x, skip)
+            slides = self.window > 0 and i == 0
             for part in ("key", "value"):
-                dims = ["batch_size", GROUPS, "past_sequence_length", "kv_cache_dim"]
+                past = "past_sliding_length" if slides else "past_sequence_length"
+                dims = ["batch_size", GROUPS, past, "kv_cache_dim"]
                 inputs.append(value(f"past_key_values.{i}.{part}", TensorProto.FLOAT, dims))
-                dims[2] = self.total
+                dims[2] = past if slides else self.total
                 outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, dims))
         self.weights["last"] = np.ones(WIDTH, np.float32)
         self.op("SkipSimplifiedLayerNormalization", [x, skip, "last"], ["end"], epsilon=1e-6)
@@ -108,9 +115,11 @@ class _Builder:
         else:
             parts = [self.product(f"in{i}", f"{n}{i}", width) for n, width in columns.items()]
         names = [f"{i}.{part}" for part in ("key", "value")]
+        slides = {"local_window_size": self.window, "sliding_window_cache": 1}
         self.op("GroupQueryAttention",
                 [*parts, *(f"past_key_values.{n}" for n in names), "seqlens_k", "total_seq_len",
                  "cos", "sin"],
                 [f"attention{i}", *(f"present.{n}" for n in names)],
-                num_heads=HEADS, kv_num_heads=GROUPS, do_rotary=1)  # fmt: skip
+                num_heads=HEADS, kv_num_heads=GROUPS, do_rotary=1,
+                **(slides if self.window and i == 0 else {}))  # fmt: skip
         return x, self.product(f"attention{i}", f"out{i}", WIDTH)

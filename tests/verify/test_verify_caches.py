@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from genai_model import HEAD, genai_model
 from small_models import model, random_weights, save
@@ -19,6 +20,7 @@ from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.usual_sizes import how_to_give
 from ortkit.verify.pair import verify_models
 from ortkit.verify.reference import Reference
+from ortkit.verify.undefined_rows import zero_undefined
 from ortkit.verify.verifier import Verifier
 
 
@@ -32,12 +34,12 @@ def renamed(proto: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     return proto
 
 
-def used(path: Path) -> tuple[str, ...]:
+def used(path: Path, *, all_sets: bool = True) -> tuple[str, ...]:
     with Verifier(path) as verifier:
         assert isinstance(verifier._state, Reference), verifier.refusal
         found = verifier.check(path)
         assert found.verdict == "yes", found.reason
-        assert verifier._state.dropped == ()
+        assert not all_sets or verifier._state.dropped == ()
         return verifier._state.about
 
 
@@ -66,6 +68,38 @@ def test_a_fault_in_a_decoder_of_genai_is_found(tmp_path: Path) -> None:
     array[3, 0] *= 1.01
     scales.CopyFrom(onnx.numpy_helper.from_array(array, "qkv1.s"))
     assert verify_models(path, save(tmp_path, "w", wrong)).verdict == "no"
+
+
+def test_rows_that_no_operator_writes_are_not_compared(tmp_path: Path) -> None:
+    """A sliding cache of 24 rows holds 24 tokens at most, and fewer after a short prompt."""
+    path = save(tmp_path, "m", genai_model(window=24))
+    sizes = used(path, all_sets=False)  # ONNX Runtime takes no padding there
+    assert all("past_sliding_length 24" in each for each in sizes)
+    totals = [int(each.split("total_sequence_length ")[1].split(",")[0].split(";")[0])
+              for each in sizes]  # fmt: skip
+    assert min(totals) < 24  # some rows are not written
+    wrong = genai_model(window=24)
+    (table,) = (each for each in wrong.graph.initializer if each.name == "qkv0.s")
+    array = onnx.numpy_helper.to_array(table).copy()
+    array[-1, 0] *= 1.01  # of values, and so of the cache
+    table.CopyFrom(onnx.numpy_helper.from_array(array, "qkv0.s"))
+    assert verify_models(path, save(tmp_path, "w", wrong)).verdict == "no"
+
+
+def test_rows_of_caches_are_zero_behind_the_last_token() -> None:
+    model = ir.serde.deserialize_model(genai_model(window=24))
+    assert zero_undefined(model, "original")
+    session = ort.InferenceSession(ir.serde.serialize_model(model).SerializeToString())
+    caches = {
+        f"past_key_values.{i}.{part}": np.ones((1, 1, 24 if i == 0 else 0, HEAD), np.float32)
+        for i in range(2)
+        for part in ("key", "value")
+    }
+    ids, mask = np.ones((1, 5), np.int64), np.ones((1, 5), np.int64)
+    feeds = {"input_ids": ids, "attention_mask": mask, **caches}
+    (present,) = session.run(["present.0.key"], feeds)
+    rows = np.abs(present[0]).sum((0, 2)) > 0
+    assert rows.tolist() == [True] * 5 + [False] * 19
 
 
 @pytest.mark.sampled(3)
@@ -150,12 +184,18 @@ def own_axes(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("naming", ["own", "axes", "symbols"])
+@pytest.mark.parametrize("naming", ["own", "axes", "symbols", "none"])
 @pytest.mark.parametrize("exporter", ["ts", "dynamo", "genai"])
 def test_usual_inputs_of_a_decoder_are_the_first_tried(exporter: str, naming: str) -> None:
     proto = genai_model() if exporter == "genai" else build("decoder_kv", "tiny", exporter)
     if naming == "axes":
         proto = own_axes(proto)
+    if naming == "none":
+        for value in (*proto.graph.input, *proto.graph.output):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param:
+                    dim.Clear()
+        del proto.graph.value_info[:]
     if naming == "symbols":
         values = (*proto.graph.input, *proto.graph.output)
         dims = (dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim)
@@ -171,6 +211,12 @@ def test_usual_inputs_of_a_decoder_are_the_first_tried(exporter: str, naming: st
 
 
 def test_what_to_give_names_the_models_own_sizes() -> None:
+    unnamed = genai_model()
+    for value in unnamed.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    given = "give --inputs FILE.npz with input_ids, attention_mask, past_key_values.0.key, "
+    assert how_to_give(open_model(unnamed)).startswith(given)
     assert how_to_give(open_model(genai_model())) == (
         "give --inputs FILE.npz, or sizes such as --shape batch_size=1 --shape sequence_length=16 "
         "--shape past_sequence_length=16"

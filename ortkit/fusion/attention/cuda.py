@@ -17,7 +17,7 @@ from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.family import per_graph
 from ortkit.fusion.regions.input_names import input_names
-from ortkit.fusion.regions.lower import import_fused
+from ortkit.fusion.regions.lower import fused_name, import_fused
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.select import Accepts
 from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
@@ -64,9 +64,10 @@ def function_of(scope: Scope, node: ir.Node) -> None:
     found = read_node(scope, node)
     assert isinstance(found, AttentionNode), "a region was to be made of it"
     region = _region(node, found, _Packing())
-    domain, op_type = import_fused(scope, _signature(scope, region, found, _Packing()))
-    name = f"{region.at}/function"
-    made = scope.insert(node, op_type, region.inputs, domain=domain, name=name)
+    signature = _signature(scope, region, found, _Packing())
+    domain, op_type = import_fused(scope, signature)
+    name, called = f"{region.at}/function", fused_name(region.at, signature)
+    made = scope.insert(node, op_type, region.inputs, domain=domain, name=name, called=called)
     scope.replace(region.outputs[0], made[0])
 
 

@@ -9,7 +9,7 @@ from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv.chains import RULE, Chain, is_read_outside
 from ortkit.fusion.conv.finder import PASS
-from ortkit.fusion.regions.lower import import_fused
+from ortkit.fusion.regions.lower import fused_name, import_fused
 from ortkit.graph.analysis.value_names import CHANNELS_LAST
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
@@ -63,6 +63,7 @@ class _Lowering:
             domain=domain,
             outputs=len(signature.outputs),
             name=f"{name}/fused",
+            called=fused_name(name, signature),
         )
         for value, spec in zip(made, signature.outputs, strict=True):
             dtype = ir.DataType.from_numpy(np.dtype(spec.dtype))

@@ -50,6 +50,7 @@ def lower_region(
         domain=DOMAIN,
         outputs=len(region.outputs),
         name=f"{region.at}/fused",
+        called=fused_name(region.at, signature),
     )
     for old, new in zip(region.outputs, made, strict=True):
         scope.replace(old, new)
@@ -57,6 +58,15 @@ def lower_region(
     for value in written:
         scope.drop_initializer(value)
     return True
+
+
+def fused_name(at: str, signature: RegionSignature) -> str:
+    """Return the name of a fused node: its kind, in the scope of the value that it computes.
+
+    Its operator's name ends in the key of what it computes, which says nothing to people.
+    """
+    scope = at.rpartition("/")[0]
+    return f"{scope or f'{at}/fused'}/{signature.name}"
 
 
 def detached_constant(tensor: ir.TensorProtocol, name: str) -> ir.Value:

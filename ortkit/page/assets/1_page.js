@@ -32,6 +32,13 @@ const make = (tag, text = "", attributes = {}) => {
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   return made;
 };
+// The same of SVG.
+const svg = (tag, attributes = {}, text = "") => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text) made.textContent = text;
+  return made;
+};
 const empty = (element, why) => {
   element.classList.add("empty");
   element.textContent = why;
@@ -40,21 +47,9 @@ const empty = (element, why) => {
 // Not Math.max(...list): a list of this length does not fit a call.
 const maxOf = (list) => list.reduce((most, value) => (value > most ? value : most), 0);
 
-const drawings = []; // functions that draw again in the colours of the theme
-const themed = (draw) => {
-  drawings.push(draw);
-  draw();
-};
-const theme = () => {
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(name).trim();
-  return { card: read("--card"), ink: read("--ink"), soft: read("--soft"), edge: read("--edge"), accent: read("--accent") };
-};
-
 const setTheme = (name) => {
   document.documentElement.dataset.theme = name;
   byId("theme").textContent = name === "dark" ? "Light" : "Dark";
-  for (const draw of drawings) draw();
 };
 
 // The theme that the system asks for, until the button says otherwise.

@@ -16,8 +16,8 @@ from ortkit.graph.walk import nodes_below, subgraphs
 from ortkit.runtime.arenas import Unavailable
 from ortkit.runtime.memory.buffers import Buffer, Replay, Step, last_uses
 from ortkit.runtime.memory.node_table import LiveTensor, NodeMemory, NodeUse, Peak
-from ortkit.runtime.profiling.events import Memory, NodeEvent
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.events import Memory, NodeEvent
+from ortkit.runtime.profiling.trace.read import read_trace
 
 #: Their output is in the host's memory, or comes from there.
 _COPIES = frozenset({"MemcpyToHost", "MemcpyFromHost"})

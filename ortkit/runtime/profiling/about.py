@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ortkit.runtime.profiling.result import About
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.trace import Trace
 
 _CHUNK = 1 << 20
 

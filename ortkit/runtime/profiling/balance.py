@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortkit.runtime.profiling.result import Balance
-from ortkit.runtime.profiling.trace import NodeEvents
+from ortkit.runtime.profiling.trace.trace import NodeEvents
 
 Numbers = npt.NDArray[np.int64]
 #: Runs that are looked at: reading one event in full takes as long as reading ten in part.

@@ -12,10 +12,7 @@ import numpy.typing as npt
 from ortkit.runtime.profiling.balance import balances
 from ortkit.runtime.profiling.call_work import CallWork, work_by_trace
 from ortkit.runtime.profiling.context import Context, Joined
-from ortkit.runtime.profiling.counted import counted_runs
-from ortkit.runtime.profiling.gaps import Gaps, gaps_of
 from ortkit.runtime.profiling.kernels import kernel_rows
-from ortkit.runtime.profiling.nesting import nesting
 from ortkit.runtime.profiling.overall import overall_of
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.providers import ASYNCHRONOUS
@@ -23,7 +20,10 @@ from ortkit.runtime.profiling.result import OpRow, Profile, Row, Times
 from ortkit.runtime.profiling.roofline import summed, work_of
 from ortkit.runtime.profiling.rows import rows_of
 from ortkit.runtime.profiling.times import grouped, typical
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.counted import counted_runs
+from ortkit.runtime.profiling.trace.gaps import Gaps, gaps_of
+from ortkit.runtime.profiling.trace.nesting import nesting
+from ortkit.runtime.profiling.trace.trace import Trace
 
 #: A median above that much of the fastest run: the machine was not left alone.
 _DISTURBED = 1.5
@@ -64,7 +64,7 @@ def read_profile(path: Path, *, warmup: int = 1, quiet_half: bool = False) -> Pr
     Raises:
         UserError: It is no such file, or holds no run after the warm-up.
     """
-    from ortkit.runtime.profiling.trace import read_trace
+    from ortkit.runtime.profiling.trace.read import read_trace
 
     return profile_of(read_trace(path), warmup=warmup, quiet_half=quiet_half, where=str(path))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ortkit.operators import where
 from ortkit.runtime.heavy import HEAVY
-from ortkit.runtime.profiling.events import NodeSignature, TensorShape
+from ortkit.runtime.profiling.trace.events import NodeSignature, TensorShape
 
 #: Operators that hand on their input's memory where ONNX Runtime can: what they move, if
 #: anything, the trace does not say.

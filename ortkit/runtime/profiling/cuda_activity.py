@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortkit.runtime.native_library import NotAvailableError, runtime_library
-from ortkit.runtime.profiling.events import DeviceEvent
+from ortkit.runtime.profiling.trace.events import DeviceEvent
 
 #: Newest first: the one of CUDA's version is the one that is there.
 _NAMES = ("libcupti.so.13", "libcupti.so.12", "libcupti.so")

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from ortkit.errors import RunError
 from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.profiling.graph_file import GRAPH_CONFIG
-from ortkit.runtime.profiling.trace import Trace, read_trace
+from ortkit.runtime.profiling.trace.read import read_trace
+from ortkit.runtime.profiling.trace.trace import Trace
 from ortkit.runtime.rounds import rotated
 from ortkit.runtime.workers.worker import Worker, WorkerError
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from ortkit.errors import UserError
 from ortkit.kernels.cache_files import DAMAGED
-from ortkit.runtime.profiling.events import TensorShape
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.result import (
     SCHEMA,
@@ -24,6 +23,7 @@ from ortkit.runtime.profiling.result import (
     Times,
     Work,
 )
+from ortkit.runtime.profiling.trace.events import TensorShape
 
 
 def read_profile_document(path: Path) -> Profile:

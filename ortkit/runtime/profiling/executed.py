@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortkit.graph.analysis.provenance import align, labels
 from ortkit.graph.walk import nodes_below
-from ortkit.runtime.profiling.events import NodeSignature
+from ortkit.runtime.profiling.trace.events import NodeSignature
 
 
 @dataclass(frozen=True)

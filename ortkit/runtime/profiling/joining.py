@@ -16,7 +16,7 @@ from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.executed import executed_nodes
 from ortkit.runtime.profiling.graph_file import GRAPH_CONFIG
 from ortkit.runtime.profiling.regions import regions_of
-from ortkit.runtime.profiling.trace import NodeEvents
+from ortkit.runtime.profiling.trace.trace import NodeEvents
 from ortkit.runtime.profiling.work import call_work
 from ortkit.runtime.session import Session
 from ortkit.runtime.settings import SessionSettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.runtime.profiling.events import DeviceEvent
 from ortkit.runtime.profiling.result import KernelRow
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.events import DeviceEvent
+from ortkit.runtime.profiling.trace.trace import Trace
 
 
 def kernel_rows(trace: Trace, counted: npt.NDArray[np.int64]) -> tuple[KernelRow, ...]:

@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 from ortkit.runtime.profiling.balance import MOST_RUNS
 from ortkit.runtime.profiling.context import Context
-from ortkit.runtime.profiling.devices import busy_us
-from ortkit.runtime.profiling.gaps import Gaps
 from ortkit.runtime.profiling.result import Overall
 from ortkit.runtime.profiling.times import times_of, typical
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.devices import busy_us
+from ortkit.runtime.profiling.trace.gaps import Gaps
+from ortkit.runtime.profiling.trace.trace import Trace
 
 Numbers = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from ortkit.errors import UserError
 from ortkit.graph.io.atomic import write_whole
-from ortkit.runtime.profiling.events import NodeSignature, TensorShape
-from ortkit.runtime.profiling.nesting import nesting
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.events import NodeSignature, TensorShape
+from ortkit.runtime.profiling.trace.nesting import nesting
+from ortkit.runtime.profiling.trace.trace import Trace
 
 _HOST, _DEVICE = 1, 2
 

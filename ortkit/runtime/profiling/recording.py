@@ -13,11 +13,12 @@ from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.profiling.about import about_runs
 from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.context import Context, Joined
-from ortkit.runtime.profiling.devices import joined
 from ortkit.runtime.profiling.graph_file import GRAPH_CONFIG
 from ortkit.runtime.profiling.peaks import Peaks, load_peaks, threads_for
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.profiling.trace import Trace, read_trace
+from ortkit.runtime.profiling.trace.devices import joined
+from ortkit.runtime.profiling.trace.read import read_trace
+from ortkit.runtime.profiling.trace.trace import Trace
 from ortkit.runtime.targets import CUDA
 from ortkit.temporary import TemporaryFolder
 

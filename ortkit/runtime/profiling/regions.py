@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from ortkit.operators import where
-from ortkit.runtime.profiling.events import NodeSignature, TensorShape
+from ortkit.runtime.profiling.trace.events import NodeSignature, TensorShape
 from ortkit.runtime.profiling.work import matched_inputs, tensor_bytes
 
 #: What is computed element by element, or row by row, and what only moves elements.

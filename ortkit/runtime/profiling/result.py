@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.runtime.profiling.events import TensorShape
 from ortkit.runtime.profiling.peaks import Peaks
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.events import TensorShape
+from ortkit.runtime.profiling.trace.trace import Trace
 
 SCHEMA = "ortkit.profile/1"
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.runtime.profiling.trace import NodeEvents
+from ortkit.runtime.profiling.trace.trace import NodeEvents
 
 Numbers = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.context import Context
 from ortkit.runtime.profiling.peaks import load_peaks, threads_for
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.profiling.trace.read import read_trace
 
 _NO_MODEL = "what the nodes compute is not known: name the model too"
 _NO_PLAIN = "what a run takes without tracing is not known: the trace has traced runs only"

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortkit.graph.analysis.cost import node_bytes
 from ortkit.graph.analysis.flops import UnknownCostError, node_flops
 from ortkit.runtime.profiling.call_work import CallWork
-from ortkit.runtime.profiling.events import NodeSignature, TensorShape
+from ortkit.runtime.profiling.trace.events import NodeSignature, TensorShape
 
 _NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
 #: More inputs than that are not tried out in all orders.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.graph.symbolic.dims import Size, replace_atoms
+from ortkit.graph.symbolic.dims import Size
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,9 @@ class Cache:
     """Whether GroupQueryAttention reads it: with past tokens it takes one new token for each
     row of the batch, or several for a batch of one."""
 
-    def over(self, related: Mapping[str, Size]) -> Cache:
+    def over(self, settled: Callable[[Size], Size]) -> Cache:
         """Return the cache with sizes that follow from others worked in."""
-        past, new, batch = (
-            replace_atoms(size, lambda a: related.get(a.label) if a.kind == "name" else None)
-            for size in (self.past, self.new, self.batch)
-        )
+        past, new, batch = map(settled, (self.past, self.new, self.batch))
         return replace(self, past=past, new=new, batch=batch)
 
 
@@ -51,8 +48,24 @@ def _caches(node: ir.Node, shapes: Shapes) -> Iterator[Cache]:
             yield from _attended(node, shapes, past=4, masks=(3,))
         case "com.microsoft", "MultiHeadAttention":
             yield from _attended(node, shapes, past=6, masks=(4, 5))
-        case "com.microsoft", "GroupQueryAttention":
+        case "com.microsoft", "GroupQueryAttention" if not is_sliding(node):
             yield from _attended(node, shapes, past=3, masks=(), total=6)
+
+
+def is_sliding(node: ir.Node) -> bool:
+    """Say whether a GroupQueryAttention keeps its newest tokens only, in a cache of fixed size."""
+    return node.attributes.get_int("sliding_window_cache", 0) == 1
+
+
+def window_sizes(model: ir.Model, shapes: Shapes) -> Iterator[tuple[Size, Size]]:
+    """Yield the size of each sliding cache, with the least that its operator takes."""
+    for node in model.graph:
+        if (node.domain, node.op_type) != ("com.microsoft", "GroupQueryAttention"):
+            continue
+        window = node.attributes.get_int("local_window_size", -1)
+        shape = _shape(node, 3, shapes)
+        if is_sliding(node) and window > 0 and shape is not None and len(shape) == 4:
+            yield shape[2], window
 
 
 def _concatenated(node: ir.Node, shapes: Shapes) -> Iterator[Cache]:

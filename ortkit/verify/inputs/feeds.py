@@ -23,6 +23,7 @@ from ortkit.verify.inputs.relations import related_sizes, substituted
 from ortkit.verify.inputs.sizes import (
     MAX_ELEMENTS,
     batch_names,
+    by_place,
     check_overrides,
     complete,
     concrete,
@@ -88,9 +89,12 @@ class FeedMaker:
         fixed = {**demanded_sizes(model, known), **shapes}
         masks = [v for v, use in zip(inputs, uses, strict=True) if use.meaning in MASKS]
         relations = related_sizes(model, known, inputs, sizes, fixed, masks)
-        related = relations.sizes
+        related = by_place(sizes, relations.sizes, fixed)
         sizes = tuple(tuple(substituted(size, related) for size in each) for each in sizes)
-        caches = tuple(each.over(related) for each in caches_of(model, known))
+        caches = tuple(
+            each.over(lambda size: substituted(size, related, relations.unnamed))
+            for each in caches_of(model, known)
+        )
         return FeedMaker(inputs, sizes, uses, fixed, related, relations.limits, caches, *rest)
 
     def plans(self, samples: int, seed: int) -> tuple[Plan, ...]:

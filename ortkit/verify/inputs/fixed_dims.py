@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Size, sole_atom
-from ortkit.graph.symbolic.text import parse_size
+from ortkit.verify.inputs.sizes import sizes_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ _CACHED = {
 
 
 def demanded_sizes(model: ir.Model, shapes: Shapes) -> dict[str, int]:
-    """Return the named sizes of inputs that attention fixes: what a cache holds of each token.
+    """Return the sizes of inputs that attention fixes, by name: what a cache holds of each token.
 
     Generators of language models name the size of a head, though it follows from the weights.
     """
@@ -92,12 +92,8 @@ def _over(width: Size | None, parts: int) -> int | None:
 def _named(value: ir.Value | None, wanted: tuple[int, int | None]) -> Iterator[tuple[str, int]]:
     if value is None or not _is_open(value) or value.shape is None:
         return
+    sizes = sizes_of(value)
     for axis, number in zip((1, 3), wanted, strict=True):
-        dim = value.shape[axis]
-        if not isinstance(dim, int) and dim.value and _is_name(dim.value) and number:
-            yield dim.value, number
-
-
-def _is_name(text: str) -> bool:
-    atom = sole_atom(parse_size(text))
-    return atom is not None and atom.label == text
+        atom = sole_atom(sizes[axis])
+        if atom is not None and atom.kind == "name" and number:
+            yield atom.label, number

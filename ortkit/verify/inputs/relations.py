@@ -19,7 +19,7 @@ from ortkit.graph.symbolic.dims import (
     sole_atom,
 )
 from ortkit.operators import where
-from ortkit.verify.inputs.caches import Cache, caches_of
+from ortkit.verify.inputs.caches import Cache, caches_of, window_sizes
 
 #: Operators whose inputs broadcast.
 _BROADCASTING = where(broadcasts=True)
@@ -34,6 +34,8 @@ class Relations:
     """By name, the number or the expression that a size equals."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """By name, the largest number of a size: a table has no more rows."""
+    unnamed: Mapping[Atom, Size] = field(default_factory=dict)
+    """What a size that the model gives no name is called."""
 
 
 def related_sizes(
@@ -77,7 +79,7 @@ def related_sizes(
         if found is not None and set(names(found[1])) <= free:
             name, size = found
             solved = {n: _put(each, name, size) for n, each in solved.items()} | {name: size}
-    return Relations(solved, limits)
+    return Relations(solved, limits, named)
 
 
 def _limit(part: Size, whole: Size) -> Iterator[tuple[str, int]]:
@@ -102,6 +104,7 @@ def _demands(
     caches = caches_of(model, shapes)
     for cache in caches:
         yield from _of_cache(cache)
+    yield from window_sizes(model, shapes)
     for node in model.graph:
         yield from _of_node(node, shapes)
     for value in model.graph.outputs:
@@ -199,8 +202,12 @@ def _settled(
     return replace_atoms(size, choose)
 
 
-def substituted(size: Size, related: Mapping[str, Size]) -> Size:
-    """Put in the sizes that others follow from."""
+def substituted(
+    size: Size, related: Mapping[str, Size], unnamed: Mapping[Atom, Size] | None = None
+) -> Size:
+    """Put in the sizes that others follow from, first those that have no name in the model."""
+    if unnamed:
+        size = replace_atoms(size, unnamed.get)
     return replace_atoms(
         size, lambda atom: related.get(atom.label) if atom.kind == "name" else None
     )

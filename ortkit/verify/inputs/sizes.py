@@ -10,7 +10,7 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.symbolic.dims import Dim, Size, names, substitute
+from ortkit.graph.symbolic.dims import Atom, Dim, Size, names, replace_atoms, substitute
 from ortkit.graph.symbolic.text import parse_size
 
 #: What a size's name says about it: the first row whose pattern is found in the name decides.
@@ -57,8 +57,15 @@ def free_inputs(model: ir.Model) -> tuple[ir.Value, ...]:
     return tuple(v for v in model.graph.inputs if v.name not in defaults)
 
 
+#: Begins the name of a size that the model gives none: its place, and for now its input.
+UNNAMED = "?"
+_OF_INPUT = " of "
+
+
 def sizes_of(value: ir.Value) -> tuple[Size, ...]:
     """Return an input's shape; sizes without a name get one, the first axis that of the batch.
+
+    Others get names of their own: see `by_place`.
 
     Raises:
         ModelError: Nothing is said about the input's shape.
@@ -68,15 +75,44 @@ def sizes_of(value: ir.Value) -> tuple[Size, ...]:
             f"the rank of input {value.name!r} is not known", fix="give --inputs FILE.npz"
         )
     rank = len(value.shape)
-    return tuple(_size(dim, axis, rank) for axis, dim in enumerate(value.shape))
+    name = value.name or ""
+    return tuple(_size(dim, axis, rank, name) for axis, dim in enumerate(value.shape))
 
 
-def _size(dim: int | ir.SymbolicDim, axis: int, rank: int) -> Size:
+def _size(dim: int | ir.SymbolicDim, axis: int, rank: int, name: str) -> Size:
     if isinstance(dim, int):
         return dim
     if dim.value:
         return parse_size(dim.value)
-    return Dim.named("?batch" if axis == 0 else f"?axis{axis}of{rank}")
+    if axis == 0:
+        return Dim.named(f"{UNNAMED}batch")
+    return Dim.named(f"{UNNAMED}axis{axis}of{rank}{_OF_INPUT}{name}")
+
+
+def by_place(
+    shapes: Iterable[tuple[Size, ...]], related: Mapping[str, Size], fixed: Mapping[str, int]
+) -> Mapping[str, Size]:
+    """Let sizes without a name that follow from nothing be equal where they stand alike.
+
+    Args:
+        shapes: Shapes of the inputs.
+        related: By name, the sizes that follow from others.
+        fixed: Sizes with a number.
+
+    Returns:
+        `related` and what such sizes are.
+    """
+    places: dict[str, Size] = {
+        name: Dim.named(name.partition(_OF_INPUT)[0])
+        for name in _all_names(shapes)
+        if name.startswith(UNNAMED) and _OF_INPUT in name
+        if name not in related and name not in fixed
+    }
+
+    def placed(atom: Atom) -> Size | None:
+        return places.get(atom.label) if atom.kind == "name" else None
+
+    return {**{name: replace_atoms(size, placed) for name, size in related.items()}, **places}
 
 
 def concrete(size: Size, numbers: Mapping[str, int]) -> int | None:

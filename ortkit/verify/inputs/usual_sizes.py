@@ -11,6 +11,7 @@ from ortkit.errors import OrtkitError
 from ortkit.graph.symbolic.dims import names
 from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.plans import Plan
+from ortkit.verify.inputs.sizes import UNNAMED, free_inputs
 
 #: What a size's name says about it; the first pattern that is found decides.
 _BY_NAME: tuple[tuple[str, int], ...] = (
@@ -46,9 +47,11 @@ def how_to_give(model: ir.Model) -> str:
         sizes = {n: size for n, size in plan.sizes.items() if n not in maker.fixed}
     except OrtkitError:  # an input cannot be made up at all
         sizes = {}
-    named = [name for name in sizes if not name.startswith("?")]
+    named = [name for name in sizes if not name.startswith(UNNAMED)]
     if not named:
-        return "give --inputs FILE.npz"
+        fed = [value.name or "" for value in free_inputs(model)]
+        more = " ..." if len(fed) > _SHOWN_SIZES else ""
+        return f"give --inputs FILE.npz with {', '.join(fed[:_SHOWN_SIZES])}{more}"
     more = " ..." if len(named) > _SHOWN_SIZES else ""
     example = " ".join(f"--shape {name}={sizes[name]}" for name in named[:_SHOWN_SIZES])
     return f"give --inputs FILE.npz, or sizes such as {example}{more}"

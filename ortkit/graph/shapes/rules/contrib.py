@@ -164,9 +164,13 @@ def _group_query_attention(call: Call) -> None:
     call.out(shape=(query[0], query[1], multiply(width, heads)))
     if "kv_cache_bit_width" in call.node.attributes:
         return  # A quantized cache packs several numbers into one element.
+    is_sliding = call.integer("sliding_window_cache", 0) == 1
     for index in (1, 2):
         past = call.fact(index + 2)
-        call.out(index, dtype=past.dtype, shape=(query[0], groups, call.fresh(), width))
+        # A sliding cache keeps its size; others grow, by an input that is known when it runs.
+        shape = past.shape or ()
+        rows = shape[2] if is_sliding and len(shape) == 4 else call.fresh()
+        call.out(index, dtype=past.dtype, shape=(query[0], groups, rows, width))
 
 
 def _quantized_global_pool(call: Call) -> None:

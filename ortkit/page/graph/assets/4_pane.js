@@ -2,12 +2,6 @@
 const MOST_DRAWN = 1400; // boxes and wires; beyond that without texts, as a few paths
 const LEAST_READABLE = 0.28;
 const SCALES = [0.001, 3];
-const svg = (tag, attributes = {}, text = "") => {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text) made.textContent = text;
-  return made;
-};
 const rectPath = ({ x, y, w, h }) => `M${x.toFixed(0)} ${y.toFixed(0)}h${w.toFixed(0)}v${h.toFixed(0)}h${(-w).toFixed(0)}z`;
 
 class Pane {

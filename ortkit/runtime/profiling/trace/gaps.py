@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.trace import Trace
 
 Numbers = npt.NDArray[np.int64]
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ortkit.page.text import bytes_text, time_text
-from ortkit.runtime.profiling.events import DeviceEvent, Memory
 from ortkit.runtime.profiling.result import Profile, Row
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.events import DeviceEvent, Memory
+from ortkit.runtime.profiling.trace.trace import Trace
 from ortkit.text import plural
 
 #: Bars beyond this, the shortest, are left out, which the page says.
@@ -19,6 +19,8 @@ MOST_BARS = 40_000
 _DEEPEST = 60
 #: A run that takes this many times the median is an outlier.
 _OUTLIER = 2
+#: Outliers that are named, the slowest first.
+_NAMED = 5
 
 Numbers = npt.NDArray[np.int64]
 
@@ -120,15 +122,16 @@ def _median_run(trace: Trace, counted: Sequence[int]) -> int:
 
 
 def _outliers(trace: Trace, counted: Sequence[int], median_us: float) -> Sequence[str]:
-    """Say how many runs took far longer than the median: the machine did something else."""
-    taken = [float(trace.runs[run].duration_us) for run in counted]
-    slow = [one for one in taken if one > _OUTLIER * median_us]
+    """Name the runs that took far longer than the median: the machine did something else."""
+    taken = [(float(trace.runs[run].duration_us), number) for number, run in enumerate(counted, 1)]
+    slow = sorted((one for one in taken if one[0] > _OUTLIER * median_us), reverse=True)
     if not slow:
         return ()
-    count = f"{len(slow):,} of {plural(len(taken), 'run')}"
+    named = ", ".join(f"run {number}: {time_text(us)}" for us, number in slow[:_NAMED])
+    more = f", and {len(slow) - _NAMED:,} more" if len(slow) > _NAMED else ""
     return (
-        f"{count} took more than {_OUTLIER} times the median, "
-        f"at most {time_text(max(slow))}: the machine did something else meanwhile",
+        f"{len(slow):,} of {plural(len(taken), 'run')} took more than {_OUTLIER} times the median "
+        f"({named}{more}): the machine did something else meanwhile",
     )
 
 

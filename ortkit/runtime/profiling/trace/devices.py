@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from ortkit.runtime.profiling.events import DeviceEvent
-from ortkit.runtime.profiling.lines import Head
-
-if TYPE_CHECKING:
-    from ortkit.runtime.profiling.trace import NodeEvents, Trace
+from ortkit.runtime.profiling.trace.events import DeviceEvent
+from ortkit.runtime.profiling.trace.lines import Head
+from ortkit.runtime.profiling.trace.trace import NodeEvents, Trace
 
 #: Category of the events that an ONNX Runtime with CUPTI writes.
 KERNEL = "Kernel"

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortkit.errors import UserError
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.trace import Trace
 
 Numbers = npt.NDArray[np.int64]
 

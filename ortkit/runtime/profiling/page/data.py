@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ortkit.page.text import time_text
 from ortkit.runtime.profiling.advice import Advice
-from ortkit.runtime.profiling.events import TensorShape
-from ortkit.runtime.profiling.html import Page
-from ortkit.runtime.profiling.html_timeline import timeline_of
+from ortkit.runtime.profiling.page.timeline import timeline_of
+from ortkit.runtime.profiling.page.write import Page
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.result import KernelRow, OpRow, Overall, Profile, Row, Work
+from ortkit.runtime.profiling.trace.events import TensorShape
+from ortkit.text import with_short_keys
 
 #: Rows beyond this, those of least time, are left out of the page, which says so.
 MOST_ROWS = 20_000
@@ -36,10 +37,12 @@ def page_of(profile: Profile, advice: Sequence[Advice] = (), graph_page: str = "
             f"{len(profile.rows) - len(rows):,} of {len(profile.rows):,} nodes, which take "
             f"{time_text(left)} of a run together, are left out of this page"
         )
+    # Together: one operator has one name everywhere.
+    labels = with_short_keys([*(one.op for one in profile.ops), *(one.label for one in rows)])
     data: dict[str, object] = {
         **timeline.to_json(),
-        "nodes": _nodes(rows),
-        "ops": _ops(profile.ops),
+        "nodes": _nodes(rows, labels[len(profile.ops) :]),
+        "ops": _ops(profile.ops, labels[: len(profile.ops)]),
         "kernels": _kernels(profile.kernels),
         "peaks": _peaks(profile.peaks, rows),
         "graph_page": graph_page,
@@ -87,10 +90,10 @@ def _gain(advice: Advice, overall: Overall) -> str:
     return f"at most {time_text(advice.gain_us)}{share}"
 
 
-def _nodes(rows: Sequence[Row]) -> Mapping[str, object]:
+def _nodes(rows: Sequence[Row], labels: Sequence[str]) -> Mapping[str, object]:
     return {
         "name": [one.name for one in rows],
-        "op": _interned(one.label for one in rows),
+        "op": _interned(labels),
         "provider": _interned(one.provider for one in rows),
         **_times(rows),
         **_work([one.work for one in rows]),
@@ -102,9 +105,9 @@ def _nodes(rows: Sequence[Row]) -> Mapping[str, object]:
     }
 
 
-def _ops(rows: Sequence[OpRow]) -> Mapping[str, object]:
+def _ops(rows: Sequence[OpRow], labels: Sequence[str]) -> Mapping[str, object]:
     return {
-        "op": [one.op for one in rows],
+        "op": labels,
         "provider": [one.provider for one in rows],
         "nodes": [one.nodes for one in rows],
         **_times(rows),

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.runtime.profiling.events import HOLDERS
-from ortkit.runtime.profiling.trace import NodeEvents
+from ortkit.runtime.profiling.trace.events import HOLDERS
+from ortkit.runtime.profiling.trace.trace import NodeEvents
 
 Numbers = npt.NDArray[np.int64]
 #: Begins and durations are cut to whole microseconds, so that an end may come out too late.

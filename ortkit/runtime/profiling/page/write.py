@@ -11,9 +11,7 @@ from pathlib import Path
 from ortkit.graph.io.atomic import write_whole
 from ortkit.page.shell import Card, Shell, item_list, render
 
-#: What a page without charts says, and the command that writes it.
-NO_CHARTS = 'timeline, treemap and roofline need plotly: pip install "ortkit[report]"'
-_ASSETS = importlib.resources.files("ortkit.runtime.profiling") / "html_assets"
+_ASSETS = importlib.resources.files("ortkit.runtime.profiling.page") / "assets"
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Page:
     notes: Sequence[str]
     """What was left out or is not known, and why."""
     data: Mapping[str, object]
-    """For the page's script: see `html_data`."""
+    """For the page's script: see `data.py`."""
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -42,25 +40,11 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def page_text(page: Page) -> str:
-    """Return a page as HTML, about 5 MB of which are plotly.js.
-
-    Where plotly is not installed it has all but timeline, treemap and roofline, and says so.
-    """
-    scripts = _plotly()
-    notes = page.notes if scripts else (*page.notes, NO_CHARTS)
+    """Return a page as HTML."""
     cards = [Card(name, figure) for name, figure in page.facts]
     advice = item_list("advice", "What to do", "ol", [_advice(*one) for one in page.advice])
-    shell = Shell(page.title, page.subtitle, cards, notes, page.data)
-    return render(shell, _ASSETS, {"ADVICE": advice}, scripts)
-
-
-def _plotly() -> list[str]:
-    """Return plotly's script, nothing where it is not installed."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        return []
-    return [get_plotlyjs()]
+    shell = Shell(page.title, page.subtitle, cards, page.notes, page.data)
+    return render(shell, _ASSETS, {"ADVICE": advice})
 
 
 def _advice(title: str, detail: str, gain: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ortkit.kernels.cache_files import DAMAGED
-from ortkit.runtime.profiling.events import (
+from ortkit.runtime.profiling.trace.events import (
     Memory,
     NodeSignature,
     Scheduling,

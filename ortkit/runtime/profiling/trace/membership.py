@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.runtime.profiling.events import RunEvent
+from ortkit.runtime.profiling.trace.events import RunEvent
 
 Numbers = npt.NDArray[np.int64]
 #: Starts and durations are cut to whole microseconds, so that an end may come out too late.

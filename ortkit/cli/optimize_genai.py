@@ -1,0 +1,98 @@
+"""`ortkit optimize FOLDER`: all models of a folder of onnxruntime-genai."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show, verdicts
+from ortkit.cli.genai_page import agreement_json, show_agreement
+from ortkit.cli.optimize_options import options_of
+from ortkit.cli.optimize_tables import headline, show_summary, show_tables
+from ortkit.errors import UserError
+
+if TYPE_CHECKING:
+    from ortkit.genai.optimize import OptimizedFolder
+
+SCHEMA = "ortkit.optimize-genai/1"
+#: Flags that are about one model.
+_OF_ONE_MODEL = (
+    "in_place", "calibrate", "embed_library", "inputs", "why", "dump_passes", "keep_source",
+    "html",
+)  # fmt: skip
+
+
+def run_folder(arguments: argparse.Namespace) -> int:
+    """Optimize the models, write the new folder, report."""
+    for name in _OF_ONE_MODEL:
+        if getattr(arguments, name):
+            flag = "--" + name.replace("_", "-")
+            raise UserError("is about one model, not a folder", where=flag, fix="drop it")
+    source: Path = arguments.model
+    output: Path = arguments.output or source.resolve().parent / f"{source.resolve().name}.opt"
+    has_document = arguments.json or arguments.report is not None
+    schema = verdicts.json_schema(arguments, is_written=has_document)
+    from ortkit.genai.optimize import optimize_genai
+    from ortkit.graph.io.atomic import write_whole
+
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
+        options = options_of(arguments, progress)
+        done = optimize_genai(source, output, options, text=arguments.text)
+    reports = [each.report for each in done.models if each.report is not None]
+    worst = verdicts.worst(each.verification for each in reports if each.verification is not None)
+    objections = [
+        f"{model.name}: rewrites rolled back: {len(model.report.rolled_back)}"
+        for model in done.models
+        if arguments.strict and model.report is not None and model.report.rolled_back
+    ]
+    outcome = verdicts.outcome_of(
+        worst, accepts=arguments.accept_unverified, objections=objections
+    )
+    document = {"schema": SCHEMA, **_json(done, schema), **outcome.to_json()}
+    if arguments.report is not None:
+        write_whole(arguments.report, json.dumps(document, indent=2) + "\n")
+    if arguments.json:
+        show.document(document)
+    elif not arguments.quiet:
+        _show(done, verbose=arguments.verbose)
+    verdicts.say(outcome, worst)
+    return outcome.code
+
+
+def _show(done: OptimizedFolder, *, verbose: bool) -> None:
+    for model in done.models:
+        if model.report is None:
+            show.line(f"{model.filename}: kept as it is: {model.kept}")
+            continue
+        show.line(headline(model.report, model.filename))
+        show.line()
+        if verbose:
+            show_tables(model.report)
+        else:
+            show_summary(model.report)
+        for identity in model.report.rolled_back:
+            show.note(f"warning: rolled back {identity}: with it the result is wrong")
+        if (checked := model.report.verification) is not None:
+            show.line(f"verified  {checked.verdict}: {checked.reason}")
+        show.line()
+    if done.agreement is not None:
+        show_agreement(done.agreement)
+    size = sum(each.stat().st_size for each in done.path.rglob("*") if each.is_file())
+    show.line(f"wrote     {done.path} ({show.bytes_text(size)})")
+
+
+def _json(done: OptimizedFolder, schema: int) -> dict[str, object]:
+    models = [
+        {
+            "name": each.name,
+            "file": each.filename,
+            "kept": each.kept,
+            "report": None if each.report is None else each.report.to_json(schema=schema),
+        }
+        for each in done.models
+    ]
+    return {
+        "folder": str(done.path), "models": models, "agreement": agreement_json(done.agreement)
+    }  # fmt: skip

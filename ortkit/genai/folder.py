@@ -1,0 +1,162 @@
+"""A folder of onnxruntime-genai: its configuration, and the models that it names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ortkit.errors import ModelError, UserError
+
+CONFIG = "genai_config.json"
+_FILE, _OPTIONS, _LIBRARY = "filename", "session_options", "custom_ops_library"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the configuration that names a model."""
+
+    place: tuple[str | int, ...]
+    """Keys that lead to it, such as `("model", "decoder")`."""
+    filename: str
+    """The model's file, relative to the folder."""
+    library: str = ""
+    """The library of custom operators that its sessions register; empty if they do not."""
+
+    @property
+    def name(self) -> str:
+        """Return what it is called in messages, such as `decoder`."""
+        return ".".join(str(key) for key in self.place[1:]) or self.filename
+
+
+@dataclass(frozen=True)
+class GenaiFolder:
+    """A folder that onnxruntime-genai loads; read, never changed.
+
+    Args:
+        path: The folder.
+        config: `genai_config.json`.
+        sections: Its models, in the order of the configuration; no file is there twice.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    sections: tuple[Section, ...]
+
+    def model(self, section: Section) -> Path:
+        """Return a model's file."""
+        return self.path / section.filename
+
+    @property
+    def decoder(self) -> Section | None:
+        """The language model itself, if it is one file."""
+        return next((each for each in self.sections if each.place == ("model", "decoder")), None)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the sessions of a section get.
+
+    Args:
+        library: The library's file name, in the folder; empty: none.
+        options: Other entries of `session_options`; those that the user set are kept.
+    """
+
+    library: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_genai_folder(path: Path) -> bool:
+    """Say whether a path is a folder with a configuration of onnxruntime-genai."""
+    return path.is_dir() and (path / CONFIG).is_file()
+
+
+def read_folder(path: Path) -> GenaiFolder:
+    """Read a folder's configuration, and check that its models are there.
+
+    Raises:
+        UserError: The folder has no configuration, or one that names a file outside of it.
+        ModelError: The configuration is damaged, or a model is missing.
+    """
+    where = path / CONFIG
+    if not is_genai_folder(path):
+        raise UserError(
+            f"is a folder without {CONFIG}" if path.is_dir() else "is no folder",
+            where=str(path),
+            fix="name an ONNX file, or a folder of genai",
+        )
+    try:
+        config = json.loads(where.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot be read: {error}", where=str(where)) from error
+    models = config.get("model") if isinstance(config, dict) else None
+    if not isinstance(models, dict):
+        raise ModelError("has no 'model' with the models in it", where=str(where))
+    decoder = models.get("decoder")
+    if isinstance(decoder, dict) and decoder.get("shared_initializers"):
+        raise ModelError(
+            "weights that several models share ('shared_initializers') are not supported",
+            where=str(where),
+        )
+    sections = tuple({each.filename: each for each in _sections(models, ("model",))}.values())
+    if not sections:
+        raise ModelError("names no model", where=str(where))
+    for section in sections:
+        _check_file(path, section, where)
+    return GenaiFolder(path, config, sections)
+
+
+def changed_config(folder: GenaiFolder, changes: Mapping[str, Change]) -> dict[str, Any]:
+    """Return the configuration with session options for models that were optimized.
+
+    Sections that share the decoder's options get options of their own.
+
+    Args:
+        folder: What was read.
+        changes: By a model's file name.
+    """
+    config: dict[str, Any] = json.loads(json.dumps(folder.config))
+    decoder = config["model"].get("decoder")
+    common = dict(decoder.get(_OPTIONS) or {}) if isinstance(decoder, dict) else {}
+    common.pop(_LIBRARY, None)
+    for section in _sections(config["model"], ("model",)):
+        change = changes.get(section.filename)
+        if change is None:
+            continue
+        part: Any = config
+        for key in section.place:
+            part = part[key]
+        options = {**change.options, **(part.get(_OPTIONS) or common)}
+        options.pop(_LIBRARY, None)
+        part[_OPTIONS] = {**options, **({_LIBRARY: change.library} if change.library else {})}
+    return config
+
+
+def _sections(part: object, place: tuple[str | int, ...]) -> Iterator[Section]:
+    """Find all that name a model's file, stages of pipelines included."""
+    if isinstance(part, dict):
+        filename = part.get(_FILE)
+        if isinstance(filename, str) and filename:
+            options = part.get(_OPTIONS)
+            library = options.get(_LIBRARY) if isinstance(options, dict) else None
+            yield Section(place, filename, library if isinstance(library, str) else "")
+        for key, inner in part.items():
+            yield from _sections(inner, (*place, key))
+    elif isinstance(part, list):
+        for index, inner in enumerate(part):
+            yield from _sections(inner, (*place, index))
+
+
+def _check_file(path: Path, section: Section, where: Path) -> None:
+    for name in filter(None, (section.filename, section.library)):
+        given = Path(name)
+        if given.is_absolute() or ".." in given.parts:
+            raise UserError(
+                f"{section.name} names a file outside of the folder: {name}", where=str(where)
+            )
+    if not (path / section.filename).is_file():
+        raise ModelError(
+            f"{section.name} names {section.filename}, which is not there", where=str(where)
+        )

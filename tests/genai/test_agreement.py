@@ -1,0 +1,66 @@
+"""What two decoders' logits say about each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ortkit.genai.agreement import agreement_of
+
+ROWS, WORDS, PROMPT = 12, 50, 4
+
+
+@pytest.fixture
+def logits() -> np.ndarray:
+    return np.random.default_rng(1).normal(0, 3, (ROWS, WORDS)).astype(np.float32)
+
+
+def noisy(logits: np.ndarray, by: float, seed: int = 2) -> np.ndarray:
+    drawn = np.random.default_rng(seed).uniform(-by, by, logits.shape)
+    return (logits + drawn).astype(np.float32)
+
+
+def test_equal_logits(logits: np.ndarray) -> None:
+    tokens = tuple(range(ROWS))
+    found = agreement_of(logits, logits, noisy(logits, 0.01), tokens, PROMPT, has_text=True)
+    assert found.agrees
+    assert (found.top1, found.top5, found.divergence, found.logits_error) == (1, 1, 0, 0)
+    assert found.same_greedy == found.decoded == ROWS - PROMPT
+    assert found.perplexity is not None
+    scores = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    expected = np.exp(-np.mean([scores[i, i + 1] for i in range(PROMPT - 1)]))
+    assert found.perplexity == pytest.approx((expected, expected), rel=1e-5)
+
+
+def test_another_token_is_told_from_a_tie(logits: np.ndarray) -> None:
+    best = logits.argmax(1)
+    expected, tied, other = logits.copy(), logits.copy(), logits.copy()
+    second = (best[7] + 1) % WORDS
+    expected[7, second] = expected[7, best[7]] - 0.01  # a tie, up to noise
+    tied[7, second] = expected[7, best[7]] + 0.01
+    other[7, second] = expected[7, best[7]] + 5
+    tokens = tuple(range(ROWS))
+    for actual, margin, agrees in ((tied, 0.01, True), (other, 8.0, False)):
+        plain = expected.copy()
+        plain[7, second] = plain[7, best[7]] - margin
+        found = agreement_of(plain, actual, noisy(plain, 0.01), tokens, PROMPT)
+        assert found.agrees == agrees
+        assert found.same_greedy == 7 - PROMPT + 1
+        assert found.top1 == pytest.approx(1 - 1 / ROWS)
+        assert found.other_choices == (() if agrees else (7,))
+
+
+def test_nan_of_a_result_does_not_agree(logits: np.ndarray) -> None:
+    actual = logits.copy()
+    actual[5, 0] = np.nan
+    found = agreement_of(logits, actual, noisy(logits, 0.01), tuple(range(ROWS)), PROMPT)
+    assert not found.agrees
+
+
+def test_rows_that_prefill_does_not_give(logits: np.ndarray) -> None:
+    last = logits.copy()
+    last[: PROMPT - 1] = np.nan
+    found = agreement_of(last, last, noisy(last, 0.01), tuple(range(ROWS)), PROMPT, has_text=True)
+    assert found.agrees
+    assert found.tokens == ROWS - PROMPT + 1
+    assert found.perplexity is None
