@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 #: `off` keeps ONNX Runtime's own log off the stderr of a process and of its children.
+_NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _RUNTIME_LOG = "ORTKIT_RUNTIME_LOG"
 _FATAL = 4
 
@@ -78,7 +79,12 @@ def keep_telemetry_off() -> None:
 
     Must run before onnxruntime is imported.
     """
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault(_NO_TELEMETRY, "1")
+
+
+def has_telemetry() -> bool:
+    """Say whether ONNX Runtime's telemetry may be on."""
+    return os.environ.get(_NO_TELEMETRY) != "1"
 
 
 def keep_runtime_log_off() -> None:

@@ -111,6 +111,27 @@ class TemporaryFile:
             os.close(self.descriptor)
 
 
+def write_whole(path: Path, content: bytes, *, mode: int, is_durable: bool = False) -> None:
+    """Write a file that appears whole or not at all, in the place of one that is there.
+
+    Args:
+        path: In a folder that exists.
+        content: What it holds.
+        mode: Its permissions, also before it has its name.
+        is_durable: Whether it is on the disk before it has its name.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with TemporaryFile(path.parent) as draft:
+        os.fchmod(draft.descriptor, mode)
+        with os.fdopen(os.dup(draft.descriptor), "wb") as file:
+            file.write(content)
+        if is_durable:
+            os.fsync(draft.descriptor)
+        draft.path.replace(path)
+
+
 def tools_in(folder: Path) -> dict[str, str]:
     """Return environment variables for a tool whose temporary files are to lie in `folder`.
 

@@ -20,17 +20,31 @@ os.environ["XDG_STATE_HOME"] = _STATE.name
 os.environ["ORTKIT_PASS_ERRORS"] = "raise"
 
 
-#: Loading TVM takes a second of processor time, and most tests compile only a few kernels.
-_TOOLCHAIN_SECONDS = 120.0
+#: Processes that jobs are forked from stay that long without one: most tests have only a few jobs.
+#: Loading TVM takes a second of processor time, what verification needs half of one.
+_IDLE_SECONDS = 300.0
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _loaded_toolchain() -> Iterator[None]:
-    """Keep the compiling process of each test worker between tests."""
-    from ortkit.kernels.build.compiler import staying  # after the settings above
+def _processes() -> Iterator[str]:
+    """Keep the processes that others are forked from, and fork those of sessions that are timed.
 
-    with staying(_TOOLCHAIN_SECONDS):
-        yield
+    New ones, as users have them, would import for half a second each. Yields what they import.
+    """
+    from ortkit.isolation import processes  # after the settings above
+    from ortkit.kernels.build.compiler import staying
+    from ortkit.runtime.workers import worker
+
+    processes.IDLE_SECONDS = _IDLE_SECONDS
+    imports, worker.IMPORTS = worker.IMPORTS, "ortkit"
+    with staying(_IDLE_SECONDS):
+        yield imports
+
+
+@pytest.fixture
+def new_processes(monkeypatch: pytest.MonkeyPatch, _processes: str) -> None:
+    """Let sessions run in the processes that users have: for what is said of their memory."""
+    monkeypatch.setattr("ortkit.runtime.workers.worker.IMPORTS", _processes)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -118,7 +118,7 @@ def coverage(arguments: argparse.Namespace) -> Level:
     Raises:
         UserError: They contradict each other.
     """
-    from ortkit.optimization.option_checks import samples_and_level
+    from ortkit.optimization.options import samples_and_level
 
     chosen: Level | None = arguments.verify
     if chosen is not None and getattr(arguments, "samples", None) is not None:

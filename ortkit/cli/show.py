@@ -137,7 +137,7 @@ def harmless(text: str, *, keep: str = "") -> str:
 
 
 class Stages:
-    """What is told of a command's stages; ignores it all."""
+    """Progress of a command's stages; ignores it all."""
 
     def __call__(self, stage: str) -> None:
         """Say that a stage begins."""

@@ -53,7 +53,7 @@ def measure_concurrency(
         seconds: For each session and number of callers.
         timeout_seconds: For a load or a turn.
         batch: Items of a run, None where that is not known.
-        progress: Told what is being done.
+        progress: Called with what is being done.
 
     Returns:
         By row, one result for each of `callers`; a session that fails has none.

@@ -58,7 +58,7 @@ def compare_nodes(
     """Compare all values that two models have in common, on one input set.
 
     All runs are with ONNX Runtime's optimizations off, in child processes. Nodes after a value are
-    told by the names of values; see `graph/analysis/provenance.py`.
+    inferred from the names of values; see `graph/analysis/provenance.py`.
 
     Args:
         before: The model that is right by definition, A.

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.ort import preload_onnxruntime
+
+#: Most of the time of a small job would be spent on importing it.
+before_jobs = preload_onnxruntime
 
 
 def write_optimized(plan: SessionPlan) -> str:

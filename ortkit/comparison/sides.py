@@ -134,7 +134,7 @@ def _name_all(model: ir.Model) -> None:
 def _types_and_sizes(
     model: ir.Model, feeds: Feeds
 ) -> tuple[dict[str, ir.DataType], dict[str, int]]:
-    """Return types and bytes of the values for these inputs, where they can be told."""
+    """Return types and bytes of the values for these inputs, where they are known."""
     known = model.clone()
     for value in known.graph.inputs:
         given = feeds.get(value.name or "")

@@ -88,7 +88,7 @@ def run_once(
         cast: Whether inputs of another type are converted.
         library: The kernel library; by default the model's own.
         trust: Whether the model's own is loaded even if it was built elsewhere.
-        progress: Told what is being done.
+        progress: Called with what is being done.
 
     Raises:
         ModelError: It is no valid model.

@@ -1,4 +1,4 @@
-"""What the process of a job does: told by its caller over a channel, in `run.py`.
+"""What the process of a job does: it gets its task from its caller over a channel, in `run.py`.
 
 It imports little, as what it takes counts as the job's where memory is measured.
 """

@@ -76,13 +76,13 @@ def stream_isolated(
     imports: Imports = "ortkit",
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Result | Ended]:
-    """Call a function in a process of its own that tells its results one by one.
+    """Call a function in a process of its own that sends its results one by one.
 
-    What it told before a crash is yielded, and how it ended comes last. The process ends with the
+    What it sent before a crash is yielded, and how it ended comes last. The process ends with the
     iterator.
 
     Args:
-        function: Called with the job, and with a function to tell a result.
+        function: Called with the job, and with a function to send a result.
         job: As for `run_isolated`.
         timeout_seconds: For all results.
         imports: As for `run_isolated`.

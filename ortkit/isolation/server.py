@@ -137,8 +137,15 @@ class _Server:
                 end(process, signal.SIGKILL)
 
 
-def _import_early(module: str) -> None:
-    """Import a module of ours once for all jobs; others may change between jobs."""
-    if module.startswith("ortkit."):
+def _import_early(name: str) -> None:
+    """Import a module of ours once for all jobs; others may change between jobs.
+
+    What its jobs need and is slow to load it loads in a function `before_jobs`.
+    """
+    if name.startswith("ortkit.") and name not in sys.modules:
         with suppress(Exception):  # the job says why
-            import_module(module)
+            getattr(import_module(name), "before_jobs", _nothing)()
+
+
+def _nothing() -> None:
+    """Load nothing."""

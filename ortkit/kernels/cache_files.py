@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from ortkit.private_folder import (
     private_folder_refusal,
     read_private,
 )
-from ortkit.temporary import TemporaryFile
+from ortkit.temporary import write_whole
 
 T = TypeVar("T")
 
@@ -118,13 +117,7 @@ def write_private(path: Path, content: bytes, *, is_durable: bool = False) -> No
     What a killed process left half written is removed by the next one; see temporary.py.
     """
     make_private_folder(path.parent)
-    with TemporaryFile(path.parent) as draft:
-        os.fchmod(draft.descriptor, 0o600)
-        with os.fdopen(os.dup(draft.descriptor), "wb") as file:
-            file.write(content)
-        if is_durable:
-            os.fsync(draft.descriptor)
-        draft.path.replace(path)
+    write_whole(path, content, mode=0o600, is_durable=is_durable)
 
 
 def unused_line(reason: str) -> str:

@@ -1,4 +1,4 @@
-"""What a kernel backend is told about a region: its body as ONNX text, its inputs and outputs.
+"""What a kernel backend gets of a region: its body as ONNX text, its inputs and outputs.
 
 The body is one ONNX function in text form, as `onnx.printer.to_text` writes a `FunctionProto` and
 `onnx.parser.parse_function` reads it:

@@ -54,7 +54,7 @@ def symbol_of(signature: RegionSignature, choices: str) -> str:
 class Tunable(Protocol):
     """A backend that can make several kernels of one region, which compute the same.
 
-    Which one is told by choices, a text such as `vector=32,keep=0`: parameters that are not named
+    Which one is named by choices, a text such as `vector=32,keep=0`: parameters that are not named
     have their defaults, and the empty text names none.
     """
 

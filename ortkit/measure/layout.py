@@ -96,7 +96,7 @@ def _cases(plan: PointPlan, folder: Path) -> tuple[tuple[LayoutCase, ...], bool]
         trace = read_trace(ran.trace)
         events = [event for event in trace.nodes if event.run >= WARM_UP]
         places = place_events(events, open_model(graph)) if graph.is_file() else []
-        # Names repeat from run to run, and nodes without one are told apart by their order.
+        # Names repeat from run to run, and nodes without one are distinguished by their order.
         cases = layout_cases(list(zip(events, places, strict=False)))
     return cases, any(event.provider == _CUDA for event in events)
 

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 from ortkit.errors import OrtkitError
 from ortkit.runtime.memory.point_child import read_feeds
 from ortkit.runtime.native_library import NotAvailableError
-from ortkit.runtime.ort import import_onnxruntime
+from ortkit.runtime.ort import import_onnxruntime, preload_onnxruntime
 from ortkit.runtime.profiling.trace.devices import joined
 from ortkit.runtime.profiling.trace.read import read_trace
 from ortkit.runtime.rounds import interleaved
 from ortkit.runtime.session import Session
 from ortkit.runtime.targets import CUDA
+
+#: Most of the time of a small job would be spent on importing it.
+before_jobs = preload_onnxruntime
 
 if TYPE_CHECKING:
     from ortkit.runtime.profiling.cuda_activity import CudaActivity

@@ -43,7 +43,7 @@ def peaks_of(
     Args:
         provider: An execution provider's full name.
         threads: Of a run within an operator.
-        progress: Is told when the measuring begins.
+        progress: Called when the measuring begins.
     """
     known = load_peaks(provider, threads, machine())
     if known is not None:

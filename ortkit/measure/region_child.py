@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 
 from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.ort import preload_onnxruntime
 from ortkit.runtime.rounds import fastest_run, interleaved, there_and_back
 from ortkit.runtime.settings import SessionSettings
+
+#: Most of the time of a small job would be spent on importing it.
+before_jobs = preload_onnxruntime
 
 _TYPES = {
     "float": np.float32, "double": np.float64, "float16": np.float16, "bool": np.bool_,

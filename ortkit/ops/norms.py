@@ -11,8 +11,8 @@ import numpy as np
 Array = np.ndarray
 Kind = Literal["centred", "rms"]
 
-#: Standard deviations of the rows that a norm is told by. Those in the middle are about the root
-#: of every epsilon in use, so that where it is added matters; the last ones are far above.
+#: Standard deviations of the rows that a norm is recognised by. Those in the middle are about the
+#: root of every epsilon in use, so that where it is added matters; the last ones are far above.
 LADDER = (
     1e-10, 1e-8, 1e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0,
     1.0, 3.0, 30.0, 1e3, 1e7, 1e7, 2e7, 2e7, 3e7, 3e7,

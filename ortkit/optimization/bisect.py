@@ -21,8 +21,8 @@ Verdict = Literal["sound", "guilty", "not found", "not possible"]
 
 
 @dataclass(frozen=True)
-class Guilty:
-    """One rewrite without which the result is right."""
+class BreakingRewrite:
+    """A rewrite without which the result is right."""
 
     id: str
     """`pass:rule:output`, as reports name it."""
@@ -44,7 +44,7 @@ class Bisection:
     """What was compared, or how the result with all rewrites is wrong."""
     rewrites: int
     """Rewrites that were done."""
-    guilty: tuple[Guilty, ...]
+    guilty: tuple[BreakingRewrite, ...]
     seconds: float
 
     def to_json(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ def bisect_model(source: Source, options: OptimizeOptions | None = None) -> Bise
         hits, reason = _all_rewrites(source, options)
     known = {hit.id: hit for hit in hits}
     guilty = tuple(
-        Guilty(hit.id, hit.pass_name, hit.rule, hit.node)
+        BreakingRewrite(hit.id, hit.pass_name, hit.rule, hit.node)
         for hit in (known[identity] for identity in report.rolled_back)
     )
     seconds = round(time.perf_counter() - started, 3)

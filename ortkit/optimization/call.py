@@ -212,7 +212,7 @@ class _Run:
         return Candidate(model, result, explained, library, note, layout, sources, left)
 
     def _layout(self, model: ir.Model, result: PipelineResult) -> LayoutAdvice | None:
-        """Let the model say how its convolutions run best where a session can be told."""
+        """Let the model say how its convolutions run best where a session has an option for it."""
         if not self.options.machine.traits.has_nhwc_option or LAYOUT in self.failed:
             return None
         from ortkit.fusion.conv.cuda_layout import advise, record_advice

@@ -28,7 +28,7 @@ class Candidate:
     library: Path | None
     kernel_note: str
     layout: LayoutAdvice | None = None
-    """For CUDA what sessions should be told."""
+    """Options that sessions should get on CUDA."""
     sources: Path | None = None
     """The folder with the kernels' code, if it was to be kept and there are some."""
     left: frozenset[str] = frozenset()

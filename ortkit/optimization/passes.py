@@ -14,7 +14,7 @@ from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 
 
 def rewrite_options(options: OptimizeOptions) -> RewriteOptions:
-    """Return what passes are told."""
+    """Return the options of passes."""
     return RewriteOptions(options.machine, options.level, options.max_opset)
 
 
@@ -56,7 +56,7 @@ def tidied(
 
     Args:
         result: Of the passes before.
-        options: What the passes are told.
+        options: Options of the passes.
         but: Names of passes to leave out.
     """
     result.scopes = []

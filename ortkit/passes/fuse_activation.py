@@ -73,7 +73,7 @@ class FuseActivation(GraphPass):
 
 
 def _fuse(site: Site, order: Order, explained: set[ir.Node]) -> None:
-    """Look for an activation that ends at the node; what almost is one is told of once."""
+    """Look for an activation that ends at the node; what almost is one is reported once."""
     closest: tuple[Nearest, Cone] | None = None
     for cone in reversed(cones_at(site.scope, site.node, order)):
         if len(cone.nodes) == 1 and site.node.op_type not in ALONE:

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ortkit.runtime.ort import preload_onnxruntime
 from ortkit.runtime.tensor_files import plain_value, read_manifest
+
+#: Most of the time of a small job would be spent on importing it.
+before_jobs = preload_onnxruntime
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.ort import preload_onnxruntime
 from ortkit.runtime.tensor_files import ort_value, plain_value, read_manifest
+
+#: Most of the time of a small job would be spent on importing it.
+before_jobs = preload_onnxruntime
 
 _SUFFIX = "_kernel_time"
 #: What stands at the ends of a convolution alone, and not between two.

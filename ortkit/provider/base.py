@@ -104,10 +104,10 @@ class ExecutionProvider:
         raise NotImplementedError
 
     def run_started(self, run: RunInfo) -> None:
-        """Be told that a run of the session starts."""
+        """Note that a run of the session starts."""
 
     def run_ended(self, run: RunInfo, *, synchronous: bool) -> None:
-        """Be told that a run ends; if `synchronous`, all work must be done on return."""
+        """Note that a run ends; if `synchronous`, all work must be done on return."""
 
     def set_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Take options that the caller sets between runs (`set_ep_dynamic_options`).
@@ -117,7 +117,7 @@ class ExecutionProvider:
         raise UserError(f"{self.name} has no dynamic options", where=", ".join(options))
 
     def session_initialized(self) -> None:
-        """Be told that the session is ready; by ONNX Runtime 1.27 and newer."""
+        """Note that the session is ready; by ONNX Runtime 1.27 and newer."""
 
     def compatibility(self, graph: GraphView) -> str:
         """Return a text that goes into models compiled ahead of time, and comes back later."""

@@ -73,7 +73,7 @@ class StreamedMemory(DeviceMemory):
         raise NotImplementedError
 
     def end_run(self, stream: object) -> None:
-        """Be told that a session's run, which used the stream, ends."""
+        """Note that a session's run, which used the stream, ends."""
 
     def create_notification(self, stream: object) -> object:
         """Return a mark that can be put into the stream."""

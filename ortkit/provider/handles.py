@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-#: The process has one table: a kernel is told a number, whichever provider's it is.
+#: The process has one table: a kernel gets a number, whichever provider's it is.
 OBJECTS: dict[int, object] = {}

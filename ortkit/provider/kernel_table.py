@@ -108,7 +108,7 @@ class KernelTable:
             raise
 
     def _forget_native(self, user: int) -> None:
-        """Count one down: which of several with the same `user` it was is not told."""
+        """Count one down: which of several with the same `user` it was is not known."""
         with self._lock:
             self._living[user] -= 1
             if not self._living[user]:

@@ -59,7 +59,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class PythonFunction:
-    """A Python function that is also told about the call: `function(call, *arrays)`."""
+    """A Python function that also gets the call: `function(call, *arrays)`."""
 
     function: Callable[..., object]
 

@@ -70,7 +70,7 @@ class RunInfo:
 
 
 def run_info(api: int, options: int) -> RunInfo:
-    """Return what a callback is told of a run; to be used within the callback."""
+    """Return what a callback gets of a run; to be used within the callback."""
     slots = Slots(api)
 
     def entry(key: str) -> str | None:

@@ -120,7 +120,7 @@ class Pipeline:
             told = any(scope.shapes.was_told for scope in result.scopes)
             if len(log.hits) == inferred_at or not told:
                 break
-            # What was derived before it was told may be plain when it is derived again.
+            # What was derived before it was known may be plain when it is derived again.
             inferred_at = len(log.hits)
             last_round = min(round_number + self.max_rounds, MOST_LOOKS * self.max_rounds)
             result.scopes = []

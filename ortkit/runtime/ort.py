@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-from ortkit.env import keep_telemetry_off, set_runtime_log
+from ortkit.env import has_telemetry, keep_telemetry_off, set_runtime_log
 from ortkit.errors import MissingDependencyError
 
 
@@ -26,6 +26,16 @@ def import_onnxruntime() -> ModuleType:
         ) from error
     set_runtime_log(module)
     return module
+
+
+def preload_onnxruntime() -> None:
+    """Import ONNX Runtime in a process that others are forked from: each saves 20 ms.
+
+    Such a process starts no threads. ONNX Runtime starts one for its telemetry: with that on, each
+    of the others imports it.
+    """
+    if not has_telemetry():
+        importlib.import_module("onnxruntime")
 
 
 def require_onnxruntime() -> None:

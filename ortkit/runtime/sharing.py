@@ -96,7 +96,7 @@ def wait_for_writers(device: int = 0) -> None:
     ONNX Runtime works on a stream of its own, which waits for no other: without this a run reads
     what torch or CuPy have not written yet (seen in 10 of 10 runs on an H100, ONNX Runtime
     1.31.1, 2026-11), and writes what they still read. The streams are torch's current one, and
-    CUDA's default one, on which others work unless they are told otherwise.
+    CUDA's default one, on which others work unless they name another.
 
     Args:
         device: Number of the GPU.

@@ -71,7 +71,7 @@ class Traits:
     has_blocked_conv_layout: bool
     """Whether ONNX Runtime lays 2-D convolutions of float32 out in blocks of channels."""
     has_nhwc_option: bool
-    """Whether the provider can be told to lay convolutions out as NHWC (`prefer_nhwc`)."""
+    """Whether the provider has an option to lay convolutions out as NHWC (`prefer_nhwc`)."""
     repeats_cheap_nodes: bool
     """Whether a launch less is worth a few operations that are computed again for each point."""
 

@@ -63,7 +63,7 @@ class TuneCase:
 
 
 def tensors_of(case: TuneCase) -> tuple[tuple[TimedTensor, ...], tuple[TimedTensor, ...]]:
-    """Return a region's inputs and outputs as processes that time its kernels are told them."""
+    """Return a region's inputs and outputs as processes that time its kernels get them."""
     signature = case.signature
     rounded = _rounds_to(signature)
     inputs = tuple(TimedTensor(one.dtype, case.shape(one)) for one in signature.inputs)

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.ort import preload_onnxruntime
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.tensor_files import (
     Entry,
@@ -27,6 +28,9 @@ from ortkit.runtime.tensor_files import (
     write_manifest,
 )
 from ortkit.verify.kernels.library import CPU, Kernels, NotRun, kernels_here
+
+#: Most of the time of a small job would be spent on importing it.
+before_jobs = preload_onnxruntime
 
 #: Added to the name of a value where it is an input and another model computes it.
 GIVEN = "/given"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scripts.benches import spelling_worker
 
-#: What transformers.optimizer is told a model is, by what its name begins with.
+#: The kind of model for transformers.optimizer, by what its name begins with.
 MODEL_TYPES = {"gpt2": "gpt2", "vit": "vit", "llama": "gpt_neox", "whisper": "bart"}
 
 

@@ -46,7 +46,9 @@ def checked(source: Path | onnx.ModelProto, path: Path, options: OptimizeOptions
     result = optimize(source, options)
     found = result.report.verification
     assert found is not None
-    assert found.verdict == "yes", found.reason
+    # Without a GPU kernels for CUDA are interpreted; that they are not run is said.
+    is_partly = options.target == "cuda" and found.lacks_hardware_only
+    assert found.verdict == "yes" or is_partly, found.reason
     files = result.save(path)
     model = onnx.load(path)
     told = {entry.key: entry.value for entry in model.metadata_props}

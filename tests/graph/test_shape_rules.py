@@ -165,6 +165,8 @@ X = "float[a, b, 64] x"
         ("y = com.microsoft.MultiHeadAttention<num_heads = 4>(x, k, v)", "float[a, n, 64] x, float[a, m, 64] k, float[a, m, 32] v", "", 21, "a, n, 32"),
         ("y = com.microsoft.GatherBlockQuantized<bits = 4, quantize_axis = 1>(w, x, c)", "int64[a, b] x, uint8[50, 32] w, float[50, 4] c", "", 21, "a, b, 64"),
         ("y = com.microsoft.GatherBlockQuantized<gather_axis = 1>(w, x, c)", "int64[a] x, int4[50, 32] w, float[50, 4] c", "", 21, "50, a"),
+        ("y = com.microsoft.QLinearGlobalAveragePool(x, s, z, s, z)", "uint8[a, 3, h, w] x, float s, uint8 z", "", 21, "a, 3, 1, 1"),
+        ("y = com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(x, s, z, s, z)", "int8[a, h, w, 3] x, float s, int8 z", "", 21, "a, 1, 1, 3"),
         ("y = com.microsoft.Attention<num_heads = 4>(x, w, c)", "float[a, n, 64] x, float[64, 192] w, float[192] c", "", 21, "a, n, 64"),
         ("y = custom.Thing(x)", X, "", 21, "none"),
     ],

@@ -1,17 +1,16 @@
-"""docs/sessions.md is run: Python as doctests, commands in a shell of their own."""
+"""docs/sessions.md is run: Python as doctests, commands as the command line calls them."""
 
 from __future__ import annotations
 
 import doctest
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import models.__main__
+from ortkit.cli.main import run
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted([DOCS / "sessions.md", *DOCS.glob("sessions/*.md")])
@@ -39,13 +38,13 @@ def test_there_are_pages_with_python_and_with_commands() -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_shows_what_happens(
-    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Python first: it makes models that commands speak of."""
     monkeypatch.chdir(folder)
     check_python(page)
     for command, output in commands(page):
-        check_command(command, output)
+        check_command(command, output, capfd)
 
 
 def check_python(page: Path) -> None:
@@ -71,21 +70,20 @@ def skeleton(line: str) -> str:
     return " ".join(re.sub(r"[─━]+", "─", _NUMBER.sub("#", line)).split())
 
 
-def check_command(command: str, output: str) -> None:
+def check_command(command: str, output: str, capfd: pytest.CaptureFixture[str]) -> None:
     program, *arguments = shlex.split(command)
     assert program == "ortkit"
-    ended = subprocess.run(
-        [sys.executable, "-P", "-m", "ortkit", *arguments],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    said = {skeleton(line) for line in (ended.stdout + ended.stderr).splitlines()}
+    capfd.readouterr()
+    code = run(arguments)
+    ended = capfd.readouterr()
+    said = {skeleton(line) for line in (ended.out + ended.err).splitlines()}
     # What a check found is an answer; bad input is one where the page shows what is said of it.
     expected = {2} if output.startswith("ortkit: ") else {0, 1}
-    assert ended.returncode in expected, f"$ {command}\n{ended.stderr}"
+    assert code in expected, f"$ {command}\n{ended.err}"
     # Headings and sentences are as shown; lines with numbers may differ in order and in part.
     missing = [
         line
         for line in output.splitlines()
         if "#" not in skeleton(line) and "..." not in line and skeleton(line) not in said
     ]
-    assert not missing, f"$ {command}\n" + "\n".join(missing) + f"\n---\n{ended.stdout}"
+    assert not missing, f"$ {command}\n" + "\n".join(missing) + f"\n---\n{ended.out}"

@@ -18,9 +18,13 @@ import os, sys
 import numpy
 threads = len(os.listdir('/proc/self/task'))
 import importlib
-for name in sys.argv[1:]:
-    importlib.import_module(name)
+modules = [importlib.import_module(name) for name in sys.argv[1:]]
 print(len(os.listdir('/proc/self/task')) - threads, *sys.modules)
+early = [module.before_jobs for module in modules if hasattr(module, 'before_jobs')]
+os.environ['ORT_DISABLE_TELEMETRY'] = '1'
+for load in early:
+    load()
+print(len(early), len(os.listdir('/proc/self/task')) - threads, 'onnxruntime' in sys.modules)
 """
 
 
@@ -41,6 +45,10 @@ def test_modules_of_jobs_load_nothing_that_starts_threads() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOAD, *sorted(modules)], capture_output=True, text=True, check=True
     )
-    threads, *loaded = done.stdout.split()
+    at_import, before_jobs = done.stdout.splitlines()
+    threads, *loaded = at_import.split()
     assert threads == "0"
     assert not {*LATE} & {*loaded}
+    early, threads, is_loaded = before_jobs.split()
+    assert int(early) >= 6
+    assert (threads, is_loaded) == ("0", "True")

@@ -21,6 +21,7 @@ from ortkit.isolation import processes
 from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
 from ortkit.isolation.processes import COMMON, Server, ServerKind
 from ortkit.isolation.run import Imports, IsolatedObject, run_isolated, stream_isolated
+from ortkit.verify.child import SettingsJob, run_settings
 
 SECONDS = 60.0
 JOBS = """
@@ -311,6 +312,21 @@ def test_a_server_without_work_ends(jobs: ModuleType, monkeypatch: pytest.Monkey
     assert server._process.wait(20) == 0
     # Longer than without work.
     assert run_isolated(jobs.wait, 1, timeout_seconds=SECONDS) == 1
+    COMMON.end()
+
+
+@pytest.mark.parametrize(("telemetry_off", "is_loaded"), [("1", True), ("0", False)])
+def test_onnxruntime_is_loaded_once_for_all_jobs(
+    telemetry_off: str, is_loaded: bool, jobs: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With telemetry on it starts a thread, which a process that forks others must not have."""
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", telemetry_off)
+    COMMON.end()
+    assert "onnxruntime" not in run_isolated(jobs.modules, 0, timeout_seconds=SECONDS)
+    nothing = SettingsJob((), (), 0, 0)
+    assert list(stream_isolated(run_settings, nothing, timeout_seconds=SECONDS)) == []
+    loaded = run_isolated(jobs.modules, 0, timeout_seconds=SECONDS)
+    assert ("onnxruntime" in loaded) == is_loaded
     COMMON.end()
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.test_shim import HERE, build, names_of_tests
+from tests.native.objects import HERE, NATIVE, SHIM
+from tests.native.test_shim import names_of_tests
 
 QEMU = os.environ.get("QEMU_AARCH64") or shutil.which("qemu-aarch64-static")
 QEMU = QEMU or shutil.which("qemu-aarch64")
@@ -34,8 +35,14 @@ def test_the_shim_does_what_it_should_on_aarch64(tmp_path: Path) -> None:
     compiler = cross_compiler()
     if not compiler:
         pytest.skip("no compiler for aarch64; pip install ziglang")
-    sources = (HERE / "fake_runtime.cc", HERE / "shim_test.cc")
-    program = build(tmp_path, [], *sources, compiler=compiler)
+    program = tmp_path / "program"
+    common = [*compiler, "-std=c++17", "-O1", f"-I{NATIVE}", f"-I{HERE}"]
+    shim = [str(source) for source in sorted(NATIVE.glob("*.cc"))]
+    tests = [str(HERE / "fake_runtime.cc"), str(HERE / "shim_test.cc")]
+    subprocess.run([*common, *SHIM, "-c", *shim], cwd=tmp_path, check=True)
+    subprocess.run([*common, "-c", *tests], cwd=tmp_path, check=True)
+    objects = [str(path) for path in sorted(tmp_path.glob("*.o"))]
+    subprocess.run([*compiler, *objects, "-pthread", "-ldl", "-o", str(program)], check=True)
     done = subprocess.run(
         [QEMU, str(program)], capture_output=True, text=True, check=False, timeout=300
     )

@@ -23,8 +23,8 @@ from tests.native.cuda_kernels import (
     expected_launches,
     size_of,
 )
+from tests.native.objects import COMPILER, HERE, compiled, linked
 from tests.native.test_cuda_shim import fake_driver
-from tests.native.test_shim import COMPILER, HERE, NATIVE
 
 SHARED_BYTES = 160 << 10
 Launches: TypeAlias = Callable[[CudaKernel, Sequence[Case]], list[list[str]]]
@@ -36,10 +36,9 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     if COMPILER is None:
         pytest.skip("no C++ compiler")
     folder = tmp_path_factory.mktemp("probe")
-    command = [COMPILER, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"]
-    command += [f"-I{HERE}", str(HERE / "launch_probe.cc"), str(HERE / "fake_runtime.cc")]
-    subprocess.run([*command, "-pthread", "-ldl", "-o", str(folder / "probe")], check=True)
-    return folder / "probe", fake_driver(folder / "driver", [])
+    parts = [compiled(HERE / f"{name}.cc", []) for name in ("launch_probe", "fake_runtime")]
+    program = linked(folder / "probe", [*parts, "-pthread", "-ldl"], [])
+    return program, fake_driver(folder / "driver", [])
 
 
 @pytest.fixture

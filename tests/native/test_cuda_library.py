@@ -26,8 +26,8 @@ from ortkit.targets.target import Target
 from tests.kernels.fused_model import fused_model, random_input
 from tests.native.cuda_kernels import add_rows, add_step, cuda_kernel
 from tests.native.elf import read_library
+from tests.native.objects import COMPILER
 from tests.native.test_cuda_shim import fake_driver
-from tests.native.test_shim import COMPILER
 
 ROOT = Path(__file__).parents[2]
 CUDA = Target("cuda", "sm_80,sm_90")

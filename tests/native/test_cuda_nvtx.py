@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.objects import HERE, compiled, linked
 from tests.native.test_cuda_shim import SOURCES, fake_driver
-from tests.native.test_shim import COMPILER, HERE, build
+from tests.native.test_shim import build
 
 RANGES = ["push add", "pop", "push sum", "pop"]
 
@@ -20,9 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("nvtx")
     build(made, [], *SOURCES)
     fake_driver(made / "driver", [])
-    command = [str(COMPILER), "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    command += [str(HERE / "fake_nvtx.cc"), "-o", str(made / "tool.so")]
-    subprocess.run(command, check=True)
+    linked(made / "tool.so", [compiled(HERE / "fake_nvtx.cc", ["-fPIC"])], ["-shared"])
     return made
 
 

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.test_shim import COMPILER, HERE, NATIVE, SANITIZERS, build
+from tests.native.objects import HERE, compiled, linked
+from tests.native.test_shim import SANITIZERS, build
 
 
 def fake_driver(folder: Path, flags: list[str], *definitions: str) -> Path:
     """Compile fake_cuda.cc as libcuda.so.1; returns its folder, for LD_LIBRARY_PATH."""
     folder.mkdir()
-    command = [str(COMPILER), "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
-    command += [*definitions, "-shared", "-fPIC", f"-I{NATIVE}", str(HERE / "fake_cuda.cc")]
-    subprocess.run([*command, "-o", str(folder / "libcuda.so.1")], check=True)
-    return folder
+    made = compiled(HERE / "fake_cuda.cc", [*flags, *definitions, "-fPIC"])
+    return linked(folder / "libcuda.so.1", [made], [*flags, "-shared"]).parent
 
 
 def names_of_tests(table: str) -> list[str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.objects import HERE
 from tests.native.test_cuda_shim import fake_driver
-from tests.native.test_shim import HERE, SANITIZERS, build
+from tests.native.test_shim import SANITIZERS, build
 
 SOURCES = (HERE / "fake_runtime.cc", HERE / "named_cuda_test.cc")
 

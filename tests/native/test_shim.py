@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-NATIVE = HERE.parents[1] / "custom_ops" / "native"
-COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-ANY = [] if COMPILER is None else [COMPILER]
+from tests.native.objects import COMPILER, HERE, NATIVE, SHIM, compiled, linked
+
 SANITIZERS = {
     "none": [],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
@@ -21,31 +17,20 @@ SANITIZERS = {
 }
 
 
-def build(
-    folder: Path, flags: list[str], *sources: Path, without: str = "", compiler: list[str] = ANY
-) -> Path:
-    """Compile the shim as custom_ops/CMakeLists.txt does, and `sources` as what they are.
+def build(folder: Path, flags: list[str], *sources: Path, without: str = "") -> Path:
+    """Compile the shim as custom_ops/CMakeLists.txt does, and `sources` with it.
 
     `without` is a file of the shim's that the sources stand for.
     """
-    if not compiler:
+    if COMPILER is None:
         pytest.skip("no C++ compiler")
-    probe = [*compiler, *flags, "-x", "c++", "-", "-o", str(folder / "probe")]
-    if subprocess.run(probe, input=b"int main() {}", capture_output=True).returncode != 0:
+    probe = [COMPILER, *flags, "-x", "c++", "-", "-o", str(folder / "probe")]
+    if flags and subprocess.run(probe, input=b"int main() {}", capture_output=True).returncode:
         pytest.skip(f"the compiler does not take {' '.join(flags)}")
-    common = [*compiler, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
-    common += [f"-I{NATIVE}", f"-I{HERE}", "-c"]
-    shim = ["-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"]
-    subprocess.run(
-        [*common, *shim, *map(str, sorted(NATIVE.glob("*.cc")))], cwd=folder, check=True
-    )
-    subprocess.run([*common, *map(str, sources)], cwd=folder, check=True)
-    objects = [str(path) for path in sorted(folder.glob("*.o")) if path.stem != without]
-    program = folder / "program"
-    subprocess.run(
-        [*compiler, *flags, *objects, "-pthread", "-ldl", "-o", str(program)], check=True
-    )
-    return program
+    shim = [path for path in sorted(NATIVE.glob("*.cc")) if path.stem != without]
+    objects = [compiled(path, [*flags, *SHIM]) for path in shim]
+    objects += [compiled(path, flags) for path in sources]
+    return linked(folder / "program", [*objects, "-pthread", "-ldl"], flags)
 
 
 def names_of_tests() -> list[str]:

@@ -21,6 +21,7 @@ from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
 from tests.runtime.worker_models import save, save_inputs
 
 LONG = 60.0
+pytestmark = pytest.mark.usefixtures("new_processes")
 
 
 @pytest.fixture
@@ -67,6 +68,9 @@ def test_its_memory_is_its_own(worker: Worker, tmp_path: Path) -> None:
     ballast = np.ones(200_000_000, np.uint8)
     made = worker.load(SessionPlan(save(tmp_path)), LONG)
     assert made.before["peak_resident"] < len(ballast)
+    # It is no copy of a process that has more imported.
+    parent = Path(f"/proc/{worker.pid}/status").read_text(encoding="ascii")
+    assert f"PPid:\t{os.getpid()}\n" in parent
 
 
 def test_a_stopped_worker_runs_nothing_until_it_is_asked(loaded: Worker, tmp_path: Path) -> None:

@@ -145,6 +145,9 @@ def test_the_toolchain_stays_loaded_meanwhile(monkeypatch: pytest.MonkeyPatch) -
         time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
         assert kind.current is first
         assert first.is_usable
+        with compiler.staying(20.0):
+            assert first.is_usable
+        assert first.is_usable
     assert not first.is_usable
 
 

@@ -356,11 +356,13 @@ def test_the_child_imports_nothing_large() -> None:
     assert not loaded & {"onnx", "onnx_ir", "ml_dtypes", "google.protobuf", "rich"}
     ours = {name for name in loaded if name.startswith("ortkit.")}
     assert ours == {
+        "ortkit.env",
         "ortkit.errors",
         "ortkit.runtime",
         "ortkit.runtime.library_target",
         "ortkit.runtime.opening",
         "ortkit.runtime.options",
+        "ortkit.runtime.ort",
         "ortkit.runtime.settings",
         "ortkit.runtime.tensor_files",
         "ortkit.verify",

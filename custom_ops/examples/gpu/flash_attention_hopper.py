@@ -52,16 +52,16 @@ def flash_attention(q, k, v, y, keys, WIDTH: gl.constexpr, KEYS: gl.constexpr):
         mbarrier.init(k_free.index(i), GROUPS)
         mbarrier.init(v_free.index(i), GROUPS)
     fence_async_shared()
-    rooms = (qs, ks, vs)
+    buffers = (qs, ks, vs)
     barriers = (q_ready, k_ready, k_free, v_ready, v_free)
     where = (gl.program_id(2), gl.program_id(1), gl.program_id(0) * GROUP * GROUPS)
     # Roles, warps of all but the first, and how many registers their threads have.
     gl.warp_specialize(
         [
-            (compute, (y, rooms, barriers, where, keys, 0)),
-            (compute, (y, rooms, barriers, where, keys, 1)),
-            (compute, (y, rooms, barriers, where, keys, 2)),
-            (copy, (q, k, v, rooms, barriers, where, keys)),
+            (compute, (y, buffers, barriers, where, keys, 0)),
+            (compute, (y, buffers, barriers, where, keys, 1)),
+            (compute, (y, buffers, barriers, where, keys, 2)),
+            (copy, (q, k, v, buffers, barriers, where, keys)),
         ],
         [4, 4, 1],
         [160, 160, 24],
@@ -69,17 +69,17 @@ def flash_attention(q, k, v, y, keys, WIDTH: gl.constexpr, KEYS: gl.constexpr):
 
 
 @gluon.jit
-def copy_box(rows, sample, head, row, room, ready):
-    """Copy rows of a head into a room; `ready` completes when they are there."""
+def copy_box(rows, sample, head, row, buffer, ready):
+    """Copy rows of a head into a buffer; `ready` completes when they are there."""
     mbarrier.expect(ready, rows.nbytes_per_cta)
-    box = room.reinterpret(rows.dtype, rows.block_shape, rows.layout)
+    box = buffer.reinterpret(rows.dtype, rows.block_shape, rows.layout)
     tma.async_load(rows, [sample, head, row, 0], ready, box)
 
 
 @gluon.jit
-def copy(q, k, v, rooms, barriers, where, keys):
+def copy(q, k, v, buffers, barriers, where, keys):
     """Copy the queries, and blocks of keys and values from the last one on."""
-    qs, ks, vs = rooms
+    qs, ks, vs = buffers
     q_ready, k_ready, k_free, v_ready, v_free = barriers
     sample, head, first_row = where
     KEYS: gl.constexpr = ks.shape[1]
@@ -98,9 +98,9 @@ def copy(q, k, v, rooms, barriers, where, keys):
 
 
 @gluon.jit
-def compute(y, rooms, barriers, where, keys, PART: gl.constexpr):
+def compute(y, buffers, barriers, where, keys, PART: gl.constexpr):
     """Attention of the 64 queries of one group."""
-    qs, ks, vs = rooms
+    qs, ks, vs = buffers
     q_ready, k_ready, k_free, v_ready, v_free = barriers
     sample, head, first_row = where
     KEYS: gl.constexpr = ks.shape[1]
@@ -147,7 +147,7 @@ def compute(y, rooms, barriers, where, keys, PART: gl.constexpr):
     sums = warpgroup_mma(weights, vs.index(before), result, is_async=True)
     result = warpgroup_mma_wait(0, deps=(sums,))
     result = result / gl.convert_layout(total, gl.SliceLayout(1, RESULT))[:, None]
-    # The queries are not needed any more: from their room rows are copied out.
+    # The queries are not needed any more: from their buffer rows are copied out.
     q.store(result.to(q.dtype))
     fence_async_shared()
     box = q.reinterpret(y.dtype, y.block_shape, y.layout)

@@ -1,4 +1,4 @@
-"""What both of attention's kernels are told of heads and masks."""
+"""Arguments of both attention kernels that describe heads and masks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parts_of(width: int) -> tuple[int, int]:
 
 
 def place_of(one: Heads) -> tuple[int, int, int]:
-    """Return what the kernel is told of where heads lie: pitch, step and first column."""
+    """Return the kernel's arguments for the layout of heads: pitch, step and first column."""
     return one.pitch, step_of(one), one.first
 
 
@@ -37,7 +37,7 @@ def step_of(one: Heads) -> int:
 
 
 def kind_of(mask: Mask | None) -> int:
-    """Return what the kernel is told of a mask: none, a condition, or numbers to be added."""
+    """Return the kernel's argument for a mask: none, a condition, or numbers to be added."""
     if mask is None:
         return 0
     return 2 if mask.fill is None else 1

@@ -11,27 +11,27 @@ COPYING: gl.constexpr = gl.constexpr(24)
 
 
 @gluon.jit
-def copy_box(rows, sample, head, row, column, ready, room):
+def copy_box(rows, sample, head, row, column, ready, buffer):
     """Copy a box of heads into shared memory; `ready` says when it is there."""
     mbarrier.expect(ready, rows.nbytes_per_cta)
-    box = room.reinterpret(rows.dtype, rows.block_shape, rows.layout)
+    box = buffer.reinterpret(rows.dtype, rows.block_shape, rows.layout)
     tma.async_load(rows, [sample, head, row, column], ready, box)
 
 
 @gluon.jit
-def again(rows, sample, head, row, ready, room):
+def again(rows, sample, head, row, ready, buffer):
     """Copy another box than the one that is under way."""
     mbarrier.wait(ready, 0)
     mbarrier.invalidate(ready)
     mbarrier.init(ready, 1)
     fence_async_shared()
-    copy_box(rows, sample, head, row, 0, ready, room)
+    copy_box(rows, sample, head, row, 0, ready, buffer)
 
 
 @gluon.jit
-def copy_mask(i, told, known: gl.constexpr):
+def copy_mask(i, args, known: gl.constexpr):
     """Bring the mask of turn i into shared memory: boxes of it, or what it adds to all rows."""
-    mask, ms, m_ready, where, first, keys = told
+    mask, ms, m_ready, where, first, keys = args
     first_row, head, sample = where
     stage = i % MASK_STAGES
     row = first - i * known.keys
@@ -41,18 +41,18 @@ def copy_mask(i, told, known: gl.constexpr):
         at_head = head if known.mask_heads else 0
         GROUPS: gl.constexpr = known.groups
         for part in gl.static_range(GROUPS):
-            room = ms.index(stage * GROUPS + part)
-            copy_box(mask, at_sample, at_head, first_row + part * GROUP, row, ready, room)
+            buffer = ms.index(stage * GROUPS + part)
+            copy_box(mask, at_sample, at_head, first_row + part * GROUP, row, ready, buffer)
     else:
         ms.index(stage).store(bias_of_keys(mask, row, keys, known))
         mbarrier.arrive(ready)
 
 
 @gluon.jit
-def copy(told, known: gl.constexpr):
+def copy(args, known: gl.constexpr):
     """Copy all blocks of keys and values but the first as room for them gets free."""
-    k, v, mask, rooms, barriers, where, blocks, keys, is_run = told
-    _, ks, vs, ms = rooms
+    k, v, mask, buffers, barriers, where, blocks, keys, is_run = args
+    _, ks, vs, ms = buffers
     _, k_ready, k_free, v_ready, v_free, m_ready, m_free, _ = barriers
     _, head, sample = where
     first, count, _, _ = blocks
@@ -83,22 +83,26 @@ def copy(told, known: gl.constexpr):
 
 
 @gluon.jit
-def copying_last(told, read, known: gl.constexpr, REGISTERS: gl.constexpr):
+def copying_last(args, read, known: gl.constexpr, REGISTERS: gl.constexpr):
     """Let the warps that are there compute, and others with them, and one more copy."""
     if known.groups == 1:
-        gl.warp_specialize([(compute, (told, known, 0)), (copy, (read, known))], [1], [COPYING])
+        gl.warp_specialize([(compute, (args, known, 0)), (copy, (read, known))], [1], [COPYING])
     elif known.groups == 2:
         gl.warp_specialize(
-            [(compute, (told, known, 0)), (compute, (told, known, 1)), (copy, (read, known))],
+            [
+                (compute, (args, known, 0)),
+                (compute, (args, known, 1)),
+                (copy, (read, known)),
+            ],
             [4, 1],
             [REGISTERS, COPYING],
         )
     else:
         gl.warp_specialize(
             [
-                (compute, (told, known, 0)),
-                (compute, (told, known, 1)),
-                (compute, (told, known, 2)),
+                (compute, (args, known, 0)),
+                (compute, (args, known, 1)),
+                (compute, (args, known, 2)),
                 (copy, (read, known)),
             ],
             [4, 4, 1],
@@ -107,7 +111,7 @@ def copying_last(told, read, known: gl.constexpr, REGISTERS: gl.constexpr):
 
 
 @gluon.jit
-def copying_first(told, read, known: gl.constexpr, REGISTERS: gl.constexpr):
+def copying_first(args, read, known: gl.constexpr, REGISTERS: gl.constexpr):
     """Let the warps that are there copy, and others compute.
 
     With a mask there is so much to know that those which are there would have no registers left:
@@ -115,10 +119,14 @@ def copying_first(told, read, known: gl.constexpr, REGISTERS: gl.constexpr):
     Without one it takes 1.5 percent more.
     """
     if known.groups == 1:
-        gl.warp_specialize([(copy, (read, known)), (compute, (told, known, 0))], [4], [REGISTERS])
+        gl.warp_specialize([(copy, (read, known)), (compute, (args, known, 0))], [4], [REGISTERS])
     elif known.groups == 2:
         gl.warp_specialize(
-            [(copy, (read, known)), (compute, (told, known, 0)), (compute, (told, known, 1))],
+            [
+                (copy, (read, known)),
+                (compute, (args, known, 0)),
+                (compute, (args, known, 1)),
+            ],
             [4, 4],
             [REGISTERS, REGISTERS],
         )
@@ -126,9 +134,9 @@ def copying_first(told, read, known: gl.constexpr, REGISTERS: gl.constexpr):
         gl.warp_specialize(
             [
                 (copy, (read, known)),
-                (compute, (told, known, 0)),
-                (compute, (told, known, 1)),
-                (compute, (told, known, 2)),
+                (compute, (args, known, 0)),
+                (compute, (args, known, 1)),
+                (compute, (args, known, 2)),
             ],
             [4, 4, 4],
             [REGISTERS, REGISTERS, REGISTERS],
@@ -281,13 +289,13 @@ def attention(
         MASK_ROWS, MASK_BATCH, MASK_HEADS, FILL, HAS_BIAS, BOUND_KEYS, KEYS, STAGES, GROUPS,
         IN_TURN,
     )  # fmt: skip
-    rooms = (qs, ks, vs, ms)
+    buffers = (qs, ks, vs, ms)
     barriers = (q_ready, k_ready, k_free, v_ready, v_free, m_ready, m_free, turns)
     given = (bias, queries, keys, is_run, end)
     where = (first_row, head, sample)
     blocks = (begin + last * KEYS, count, checked_high, checked_low)
-    given = (y, rooms, barriers, given, where, blocks)
-    read = (k, v, mask, rooms, barriers, where, blocks, keys, is_run)
+    given = (y, buffers, barriers, given, where, blocks)
+    read = (k, v, mask, buffers, barriers, where, blocks, keys, is_run)
     if MASK != 0:
         copying_first(given, read, known, REGISTERS)
     else:

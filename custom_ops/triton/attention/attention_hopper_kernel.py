@@ -34,7 +34,7 @@ def mask_room(ms, i, known: gl.constexpr, PART: gl.constexpr):
 
 @gluon.jit
 def take_in(
-    low, high, state, q, rooms, barriers, first, position, seen,
+    low, high, state, q, buffers, barriers, first, position, seen,
     known: gl.constexpr, CHECKED: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Take in blocks of keys: the scores of turn i beside the product with the values of i - 1.
@@ -42,7 +42,7 @@ def take_in(
     CHECKED: Not all of them are seen whole by all queries.
     """
     p, acc, top, total = state
-    ks, vs = rooms
+    ks, vs = buffers
     k_ready, k_free, v_ready, v_free, m_ready, m_free, turns = barriers
     ms, end = seen
     SCORES: gl.constexpr = scores_layout(known)
@@ -82,7 +82,7 @@ def take_in(
 
 @gluon.jit
 def sweep(
-    q, rooms, barriers, blocks, position, seen,
+    q, buffers, barriers, blocks, position, seen,
     known: gl.constexpr, IS_RUN: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Take in all blocks of keys, from the last one on, but for the values of the first.
@@ -90,7 +90,7 @@ def sweep(
     IS_RUN: Keys after the last block may not be seen.
     """
     first, count, checked_high, checked_low = blocks
-    ks, vs = rooms
+    ks, vs = buffers
     k_ready, k_free, _, _, m_ready, m_free, turns = barriers
     ms, end = seen
     SCORES: gl.constexpr = scores_layout(known)
@@ -123,25 +123,36 @@ def sweep(
     # Without causality the last block is the only one that ends beyond what is seen.
     if known.is_causal:
         state = take_in(
-            1, checked_high, state, q, rooms, barriers, first, position, seen, known, True, PART
+            1, checked_high, state, q, buffers, barriers, first, position, seen, known, True, PART
         )
     state = take_in(
-        checked_high, checked_low, state, q, rooms, barriers, first, position, seen, known, False,
-        PART,
+        checked_high, checked_low, state, q, buffers, barriers, first, position, seen, known,
+        False, PART,
     )  # fmt: skip
     if known.window > 0:
         state = take_in(
-            checked_low, count, state, q, rooms, barriers, first, position, seen, known, True, PART
+            checked_low,
+            count,
+            state,
+            q,
+            buffers,
+            barriers,
+            first,
+            position,
+            seen,
+            known,
+            True,
+            PART,
         )
     p, acc, _, total = state
     return p, acc, total
 
 
 @gluon.jit
-def compute(told, known: gl.constexpr, PART: gl.constexpr):
+def compute(arguments, known: gl.constexpr, PART: gl.constexpr):
     """Attention of the queries of one group of warps."""
-    y, rooms, barriers, given, where, blocks = told
-    qs, ks, vs, ms = rooms
+    y, buffers, barriers, given, where, blocks = arguments
+    qs, ks, vs, ms = buffers
     q_ready, k_ready, k_free, v_ready, v_free, m_ready, m_free, turns = barriers
     bias, queries, keys, is_run, end = given
     first_row, head, sample = where
@@ -158,18 +169,18 @@ def compute(told, known: gl.constexpr, PART: gl.constexpr):
     if known.has_bias:
         biased(q, bias + head * known.width + known.q_first, known)
     seen = (ms, end)
-    rooms = (ks, vs)
+    buffers = (ks, vs)
     barriers = (k_ready, k_free, v_ready, v_free, m_ready, m_free, turns)
     MAY_BE_RUN: gl.constexpr = may_be_run(known)
     if MAY_BE_RUN:
         if is_run:
             p, acc, total = sweep(
-                q, rooms, barriers, blocks, position, seen, without_mask(known), True, PART
+                q, buffers, barriers, blocks, position, seen, without_mask(known), True, PART
             )
         else:
-            p, acc, total = sweep(q, rooms, barriers, blocks, position, seen, known, False, PART)
+            p, acc, total = sweep(q, buffers, barriers, blocks, position, seen, known, False, PART)
     else:
-        p, acc, total = sweep(q, rooms, barriers, blocks, position, seen, known, False, PART)
+        p, acc, total = sweep(q, buffers, barriers, blocks, position, seen, known, False, PART)
     before = (count - 1) % STAGES
     mbarrier.wait(v_ready.index(before), ((count - 1) // STAGES) & 1)
     summed = warpgroup_mma(p, vs.index(before), acc, is_async=True)

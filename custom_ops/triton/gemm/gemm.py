@@ -28,7 +28,7 @@ _GROUP_WARPS = 4
 _REGISTERS = 240
 #: Rows and columns have positions of 32 bits.
 _MOST_ROWS = 2**31 - 1 - 256
-#: An operand of the epilogue, as kernels are told: none, a row, as large as the result, a column.
+#: An operand of the epilogue, as kernels take it: none, a row, as large as the result, a column.
 _NONE, _ROW, WHOLE, _COLUMN = range(4)
 #: Of a step of the tensor cores.
 _MMA_BYTES = 32

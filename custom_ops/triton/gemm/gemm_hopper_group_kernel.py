@@ -188,7 +188,7 @@ def operands(given, batch, row_first, column_first, COLUMNS: gl.constexpr, known
 
 
 @gluon.jit
-def write(y, acc, other, extras, room, place, known: gl.constexpr):
+def write(y, acc, other, extras, buffer, place, known: gl.constexpr):
     """Finish a tile, or a part of its columns, and have it copied out."""
     r0 = widened(extras[0], known.kinds[0])
     r1 = widened(extras[1], known.kinds[1])
@@ -198,15 +198,15 @@ def write(y, acc, other, extras, room, place, known: gl.constexpr):
         result = epilogue(acc, other, r0, r1, r2, r3)  # noqa: F821
     else:
         result = epilogue(acc, r0, r1, r2, r3, 0.0)  # noqa: F821
-    room.store(result.to(y.dtype))
+    buffer.store(result.to(y.dtype))
     fence_async_shared()
-    tma.async_store(y, place, room.reinterpret(y.dtype, y.block_shape, y.layout))
+    tma.async_store(y, place, buffer.reinterpret(y.dtype, y.block_shape, y.layout))
 
 
 @gluon.jit
-def compute(y, z, rooms, barriers, given, known: gl.constexpr, PART: gl.constexpr):
+def compute(y, z, buffers, barriers, given, known: gl.constexpr, PART: gl.constexpr):
     """The part of one group of all tiles of this block, or, where groups are apart, its tiles."""
-    xs, ws, vs, made, more = rooms
+    xs, ws, vs, made, more = buffers
     ready, free, turns = barriers
     rows, batches = given[4], given[5]
     ROWS: gl.constexpr = group_rows(known)

@@ -17,9 +17,9 @@ COPYING: gl.constexpr = gl.constexpr(24)
 
 
 @gluon.jit
-def copy(x, w, v, rooms, barriers, rows, batches, known: gl.constexpr):
+def copy(x, w, v, buffers, barriers, rows, batches, known: gl.constexpr):
     """Copy rows and columns of all tiles of this block, as room for them gets free."""
-    xs, ws, vs, _, _ = rooms
+    xs, ws, vs, _, _ = buffers
     ready, free, _ = barriers
     ROWS: gl.constexpr = group_rows(known)
     PIECES: gl.constexpr = pieces(known)
@@ -54,19 +54,19 @@ def copy(x, w, v, rooms, barriers, rows, batches, known: gl.constexpr):
 
 
 @gluon.jit
-def copy_columns(w, batch, depth, column, bar, room, known: gl.constexpr):
+def copy_columns(w, batch, depth, column, bar, buffer, known: gl.constexpr):
     """Copy a step of columns of a matrix."""
     if known.is_transposed:
         place = place_in(batch, column, depth, known)
     else:
         place = place_in(batch, depth, column, known)
-    copy_box(w, place, bar, room)
+    copy_box(w, place, bar, buffer)
 
 
 @gluon.jit
-def copy_box(map_, place, bar, room):
+def copy_box(map_, place, bar, buffer):
     """Copy a box into shared memory."""
-    tma.async_load(map_, place, bar, room.reinterpret(map_.dtype, map_.block_shape, map_.layout))
+    tma.async_load(map_, place, bar, buffer.reinterpret(map_.dtype, map_.block_shape, map_.layout))
 
 
 @gluon.jit
@@ -115,16 +115,16 @@ def gemm(
     PIECES: gl.constexpr = pieces(known)
     ROWS: gl.constexpr = group_rows(known)
     SECOND: gl.constexpr = second_columns(known)
-    xs = room_of(x.dtype, STAGES * PIECES, ROWS, BK, TRANS_A)
-    ws = room_of(w.dtype, STAGES, BK, BN, TRANS_B)
+    xs = buffer_of(x.dtype, STAGES * PIECES, ROWS, BK, TRANS_A)
+    ws = buffer_of(w.dtype, STAGES, BK, BN, TRANS_B)
     vs = ws
     if has_second(known):
-        vs = room_of(w.dtype, STAGES, BK, SECOND, TRANS_B)
-    made = room_of(y.dtype, GROUPS, ROWS, BN, False)
+        vs = buffer_of(w.dtype, STAGES, BK, SECOND, TRANS_B)
+    made = buffer_of(y.dtype, GROUPS, ROWS, BN, False)
     more = made
     second = y
     if REST > 0:
-        more = room_of(y.dtype, GROUPS, ROWS, REST, False)
+        more = buffer_of(y.dtype, GROUPS, ROWS, REST, False)
         second = z
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
@@ -135,14 +135,14 @@ def gemm(
     for i in gl.static_range(GROUPS):
         mbarrier.init(turns.index(i), 1)
     fence_async_shared()
-    rooms = (xs, ws, vs, made, more)
+    buffers = (xs, ws, vs, made, more)
     barriers = (ready, free, turns)
     given = (e0, e1, e2, e3, rows, batches)
     if GROUPS == 1:
         gl.warp_specialize(
             [
-                (compute, (y, second, rooms, barriers, given, known, 0)),
-                (copy, (x, w, v, rooms, barriers, rows, batches, known)),
+                (compute, (y, second, buffers, barriers, given, known, 0)),
+                (copy, (x, w, v, buffers, barriers, rows, batches, known)),
             ],
             [1],
             [COPYING],
@@ -150,9 +150,9 @@ def gemm(
     else:
         gl.warp_specialize(
             [
-                (compute, (y, second, rooms, barriers, given, known, 0)),
-                (compute, (y, second, rooms, barriers, given, known, 1)),
-                (copy, (x, w, v, rooms, barriers, rows, batches, known)),
+                (compute, (y, second, buffers, barriers, given, known, 0)),
+                (compute, (y, second, buffers, barriers, given, known, 1)),
+                (copy, (x, w, v, buffers, barriers, rows, batches, known)),
             ],
             [4, 1],
             [REGISTERS, COPYING],
@@ -160,7 +160,7 @@ def gemm(
 
 
 @gluon.jit
-def room_of(
+def buffer_of(
     dtype: gl.constexpr, COUNT: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
     TRANS_B: gl.constexpr,
 ):  # fmt: skip

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.sizes import Extent
 
 from ...forms.gemm_bf16 import Patches
-from .bf16 import Bf16Product
 from .bf16_emitter import PAIRS, Bf16Emitter
 from .bf16_im2col import clear_run, copy_run
+from .bf16_plan import Bf16Plan
 from .bf16_writer import Piece, Writer
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Padded:
         return results + images * self.reach
 
 
-class Bf16Image(Bf16Product):
+class ImagePlan(Bf16Plan):
     """A convolution whose units are lines of the result, of one panel or of all."""
 
     @property
@@ -100,14 +100,10 @@ class Bf16Image(Bf16Product):
         """Pixels that are computed for a line."""
         return self.padded.width
 
-    def writer(self, symbol: str, *, has_tiles: bool) -> Writer:
-        """Return what writes the kernel, for tiles."""
-        return ImageWriter(self, symbol, has_tiles=has_tiles)
 
-
-def suits(product: Bf16Product) -> bool:
+def suits(plan: Bf16Plan) -> bool:
     """Say whether a product is such a convolution."""
-    of = product.form.patches
+    of = plan.form.patches
     if of is None or of.channels % PAIRS:
         return False
     window, padded = of.window, Padded(of)
@@ -120,7 +116,7 @@ def suits(product: Bf16Product) -> bool:
 class ImageWriter(Writer):
     """Writes the kernel of such a convolution; rows of a piece are lines of the results."""
 
-    of: Bf16Image
+    of: ImagePlan
     # The copy is near, so that a panel of the weight need not be.
     most_steps = 24
 

@@ -15,11 +15,10 @@ from .bf16_emitter import PAIRS, TILE, Bf16Emitter
 from .bf16_epilogue import Finisher
 from .bf16_im2col import copy_patches
 from .bf16_pack_a import Gate, copy_rows
+from .bf16_plan import Bf16Plan
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
-
-    from .bf16 import Bf16Product
 
 # Rows of blocks of dot products, the largest first: two vectors of sums for each. Of 6, 10 or 12
 # rows LLVM takes the sums apart into single numbers.
@@ -60,7 +59,7 @@ class Writer:
     # Steps along the depth for which a panel of the weight stays in the first level of cache.
     most_steps = 8
 
-    def __init__(self, of: Bf16Product, symbol: str, *, has_tiles: bool) -> None:
+    def __init__(self, of: Bf16Plan, symbol: str, *, has_tiles: bool) -> None:
         self.of, self.form, self.has_tiles = of, of.form, has_tiles
         self.e = e = Bf16Emitter(symbol)
         self.buffers, self.begin, self.end = e.parameters(self.form.signature)

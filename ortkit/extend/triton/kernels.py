@@ -122,7 +122,7 @@ class _Maker:
         self.places = {one.name: place for place, one in enumerate(self.tensors)}
 
     def variant(self) -> VariantSource:
-        """Return the variant: what Triton is told of alignment, the grid, and the conditions."""
+        """Return the variant: alignment that Triton may assume, the grid, the conditions."""
         call = self._call()
         grid = self._grid()
         parameters = tuple(self._found.values())
@@ -235,7 +235,7 @@ class _Maker:
             return str(extent.static)
         renamed = rename_extent(extent, self.symbols)
         name = "n_" + "_".join([str(renamed.factor), *renamed.symbols])
-        # A size that the conditions make a multiple is told as one.
+        # A size that the conditions make a multiple is declared as one.
         is_multiple = extent.factor % _MULTIPLE == 0 or any(
             rule.divisible_by % _MULTIPLE == 0 and extent.divided_by(rule.size) is not None
             for rule in self.form.rules

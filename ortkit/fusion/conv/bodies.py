@@ -42,15 +42,6 @@ class Described:
     weights: tuple[np.ndarray | ir.Value, ...]
 
 
-def describe_block(scope: Scope, block: Block) -> Described:
-    """Return the signature and weights of a block for CPUs."""
-    if block.kind == "bf16_conv":
-        from ortkit.fusion.conv.bf16 import ProductWriter
-
-        return ProductWriter(scope, block).product()
-    return BodyWriter(scope, block).describe()
-
-
 @dataclass
 class BodyWriter:
     """Writes the body of one block: in float32, weights packed for CPUs."""

@@ -34,7 +34,7 @@ OPTIONS = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
 
 @dataclass(frozen=True)
 class LayoutAdvice:
-    """What the convolutions that ONNX Runtime runs should be told.
+    """Session options for the convolutions that ONNX Runtime runs.
 
     Args:
         options: Of its CUDA provider; none if its defaults are best.

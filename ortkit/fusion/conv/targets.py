@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.fusion.conv import cost, cuda_cost
+from ortkit.fusion.conv.bf16 import ProductWriter
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.blocks import CpuBlockFinder
-from ortkit.fusion.conv.bodies import Described, describe_block
+from ortkit.fusion.conv.bodies import BodyWriter, Described
 from ortkit.fusion.conv.cost import ChainCost
 from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
 from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
@@ -54,6 +55,13 @@ def target_of(scope: Scope) -> ConvTarget:
     found = load(scope.traits.convolutions)
     assert isinstance(found, ConvTarget)
     return found
+
+
+def describe_block(scope: Scope, block: Block) -> Described:
+    """Return the signature and weights of a block for CPUs."""
+    if block.kind == "bf16_conv":
+        return ProductWriter(scope, block).product()
+    return BodyWriter(scope, block).describe()
 
 
 def _find(scope: Scope, graph: ir.Graph, refused: _Nodes, apart: _Nodes) -> list[Block]:

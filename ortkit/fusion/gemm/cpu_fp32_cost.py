@@ -20,7 +20,7 @@ from ortkit.targets.target import Target
 #: The rates below are those of such processors.
 LEVELS = "x86-64-v4"
 #: The part of its own time that a product must gain: less than what regions must, whose time is
-#: told less exactly.
+#: predicted less exactly.
 LEAST_GAIN = 0.05
 #: Multiply-adds a nanosecond, by rows (up to this many): ONNX Runtime's, and ours.
 _RUNTIME = ((31, 36.0), (63, 53.0), (127, 60.0), (255, 66.0), (1 << 62, 71.0))

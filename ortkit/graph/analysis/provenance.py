@@ -1,4 +1,4 @@
-"""Which nodes of one model stand for which nodes of another, told by the names of values.
+"""Which nodes of one model stand for which nodes of another, inferred from the names of values.
 
 Tools that rewrite a graph rename nodes, but most keep the names of the values between them: a
 value that two models call by the same name is the same value. Between such values the nodes

@@ -185,7 +185,7 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
 
 
 def check_target(path: Path) -> None:
-    """Check that a file can be written, as far as that can be told before.
+    """Check that a file can be written, as far as that is known before.
 
     Raises:
         UserError: Its folder is missing, or it is a folder or no regular file.

@@ -53,7 +53,7 @@ __all__ = ["Shapes", "Size"]
 _NEWEST = 1000
 #: How many producers are inferred on demand before the answer is "unknown".
 _DEPTH_LIMIT = 100
-#: Integers of these types in tensors of up to this many elements are told apart by name even
+#: Integers of these types in tensors of up to this many elements are distinguished by name even
 #: when nothing is known of them, so that two uses of one of them are provably equal.
 _INDICES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 _NAMED_LIMIT = 16

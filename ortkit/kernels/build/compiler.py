@@ -80,9 +80,12 @@ def staying(seconds: float) -> Iterator[None]:
     """Let the processes that have toolchains loaded wait that long for more work.
 
     For those who compile again and again with pauses: loading a toolchain takes some seconds.
-    They end with the block.
+    They end with the block, unless they stay that long outside it.
     """
     global _idle_seconds
+    if seconds <= _idle_seconds:
+        yield
+        return
     before, _idle_seconds = _idle_seconds, seconds
     _end_servers()
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -25,7 +24,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.private_folder import private_folder_refusal
 from ortkit.targets.cpu import machine
 from ortkit.targets.target import Target
-from ortkit.temporary import TemporaryFile, TemporaryFolder, tools_in
+from ortkit.temporary import TemporaryFolder, tools_in, write_whole
 
 SHIM_ARCHIVE = "libortkit_shim.a"
 MANIFEST_HEADER = "manifest.h"
@@ -321,12 +320,7 @@ def _zig_cache(folder: Path) -> Path:
 
 def _write_atomically(path: Path, content: bytes) -> None:
     try:
-        with TemporaryFile(path.parent) as draft:
-            with os.fdopen(os.dup(draft.descriptor), "wb") as file:
-                file.write(content)
-            os.fchmod(draft.descriptor, 0o755)
-            os.fsync(draft.descriptor)
-            draft.path.replace(path)
+        write_whole(path, content, mode=0o755, is_durable=True)
     except OSError as error:
         raise UserError(
             f"cannot write the kernel library: {error.strerror}",

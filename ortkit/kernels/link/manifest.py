@@ -112,7 +112,7 @@ def pairs_name(pairs: Pairs) -> str:
 def pairs_source(pairs: Pairs) -> str:
     """Return the function that answers which tensors may share memory.
 
-    One for each distinct answer: it is not told which op it is asked about.
+    One for each distinct answer: it does not get the op that it is asked about.
     """
     return (
         f"static size_t {pairs_name(pairs)}(int32_t** inputs, int32_t** outputs) {{\n"

@@ -155,7 +155,7 @@ def operands_of(node: Node) -> tuple[int, ...]:
 
 @dataclass
 class Builder:
-    """Values in the making. Its methods check what they are told and raise `RefusedError`."""
+    """Values in the making. Its methods check their arguments and raise `RefusedError`."""
 
     values: list[Value] = field(default_factory=list)
 

@@ -126,8 +126,8 @@ def hand_variant(
         calls: Its launches, one after the other.
         text: The module with their functions, see `kernel_text`.
         conditions: When it may be used. Sizes are those of the signature.
-        is_aligned: Whether tensors must start at multiples of 16 bytes, as Triton is then told.
-        multiples: Sizes that Triton is told are multiples of 16; the conditions say so too.
+        is_aligned: Whether tensors must start at multiples of 16 bytes, as Triton then assumes.
+        multiples: Sizes that Triton may assume are multiples of 16; the conditions say so too.
         scratch: Bytes of each block of scratch memory.
         architectures: Those that it is made for; None for all.
         is_optional: Whether a later variant takes whatever this one takes, so that it is left out

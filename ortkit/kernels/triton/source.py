@@ -83,7 +83,7 @@ class VariantSource:
     config: Config | None = None
 
     def variant(self, shared_bytes: Sequence[int]) -> Variant:
-        """Return it as data; each step is told its shared memory."""
+        """Return it as data; each step gets its shared memory."""
         conditions = tuple(
             replace(one, extent=rename_extent(one.extent, self.symbols)) for one in self.conditions
         )

@@ -28,6 +28,7 @@ from ortkit.kernels.tvm.templates import (
     TunableTemplate,
     refusal_of,
     template_for,
+    template_modules,
 )
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
@@ -71,10 +72,11 @@ class TvmBackend:
         return plan if isinstance(plan, Refused) else None
 
     def load(self) -> None:
-        """Import tvm and what compiles with it."""
+        """Import tvm, what compiles with it, and the templates."""
         import_module("ortkit.kernels.tvm.build")
         import_module("ortkit.kernels.tvm.lower")
         import_module("tvm")
+        tuple(template_modules())
 
     def source(self, signature: RegionSignature, target: Target) -> dict[str, str]:
         """Return a TIR script; loads tvm.

@@ -53,7 +53,7 @@ def _flat(v: Values, begin: Expr, end: Expr) -> None:
 
 
 def _units(v: Values, begin: Expr, end: Expr) -> None:
-    """Run over units, whose number is told apart into a position along each of their axes."""
+    """Run over units, whose number is split into a position along each of their axes."""
     e, units = v.e, v.schedule.units
     with e.loop(end - begin) as index:
         left = begin + index

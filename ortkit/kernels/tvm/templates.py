@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ortkit.kernels.backend import Launch
@@ -60,11 +62,16 @@ class TunableTemplate(Template, Protocol):
 
 def template_for(signature: RegionSignature) -> Template | Refused | None:
     """Return the template for a region, why there is none where one nearly fits, or None."""
-    for name in TEMPLATES:
-        found = import_module(f"{PACKAGE}.{name}").match(signature)
+    for module in template_modules():
+        found = module.match(signature)
         if found is not None:
             return cast(Template | Refused, found)
     return None
+
+
+def template_modules() -> Iterator[ModuleType]:
+    """Import the templates one by one."""
+    return (import_module(f"{PACKAGE}.{name}") for name in TEMPLATES)
 
 
 def refusal_of(template: Template, level: str) -> Refused | None:

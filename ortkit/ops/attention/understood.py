@@ -42,7 +42,7 @@ class Attention:
 
     @property
     def default_scale(self) -> float | None:
-        """The scale that ops take without being told, None if the head size is not known."""
+        """The scale that ops take by default, None if the head size is not known."""
         size = self.heads.head_size
         return 1 / math.sqrt(size) if isinstance(size, int) else None
 

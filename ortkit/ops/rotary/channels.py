@@ -36,7 +36,7 @@ VISIT_LIMIT = 160
 """Values looked at around one node; a rotation takes about 30."""
 CHANNEL_LIMIT = 512
 FUNCTION_LIMIT = 5
-"""How many functions of functions are told apart; a scaled cosine of an angle is three."""
+"""How many functions of functions are distinguished; a scaled cosine of an angle is three."""
 CONSTANT_LIMIT = 1 << 25
 
 
@@ -222,7 +222,7 @@ class Channels:
         return np.array(atoms, np.int64).reshape(shape)
 
     def _product(self, key: Hashable, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
-        """Return the atoms of a product; signs and ones are told from the rest."""
+        """Return the atoms of a product; signs and ones are separated from the rest."""
         left, right = (np.broadcast_to(array, shape).reshape(-1) for array in arrays)
         sign = np.sign(left) * np.sign(right)
         atoms = []

@@ -1,7 +1,7 @@
 """How one node moves channels about: slices, concatenations, transpositions, reshapes.
 
 A value is looked at under labels, one for each axis: `CHANNEL` where its elements along the axis
-are told apart, a number where the axis runs along that axis of the result under consideration,
+are distinguished, a number where the axis runs along that axis of the result under consideration,
 None where it has length one and is broadcast, any other text where it is an axis of its own.
 """
 
@@ -82,7 +82,7 @@ def loose(label: Label) -> str:
 
 
 def channel_axes(labels: Labels) -> list[int]:
-    """Return the axes whose elements are told apart."""
+    """Return the axes whose elements are distinguished."""
     return [axis for axis, label in enumerate(labels) if label == CHANNEL]
 
 

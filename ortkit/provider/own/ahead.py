@@ -46,7 +46,7 @@ class Compiled:
         nodes: How many nodes it has in all.
         size_bytes: Of the file.
         library_bytes: Of the kernel library inside.
-        compatibility: What a provider is told before it runs the model.
+        compatibility: What a provider gets before it runs the model.
         outputs: How each output compares with plain ONNX Runtime's; empty if it was not asked.
     """
 
@@ -98,7 +98,7 @@ def compile_model(
         verify: Whether to run the result beside the model, on made-up inputs.
         inputs: An npz file to run on instead.
         shapes: Numbers for named sizes of made-up inputs.
-        progress: Told what is being done.
+        progress: Called with what is being done.
 
     Raises:
         ModelError: The model is not valid.

@@ -25,7 +25,7 @@ class Failure:
     when: str
     """In UTC, ISO 8601."""
     model: str
-    """The path that ONNX Runtime told; empty for one in memory."""
+    """The path that ONNX Runtime gave; empty for one in memory."""
     message: str
 
 

@@ -18,7 +18,11 @@ from ortkit.provider.own.kernels import kernel_of
 from ortkit.provider.own.weights import aligned
 from ortkit.provider.registration import register_provider
 from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.ort import preload_onnxruntime
 from ortkit.runtime.rounds import fastest_run, interleaved, there_and_back
+
+#: Most of the time of a small job would be spent on importing it.
+before_jobs = preload_onnxruntime
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ def _attention(
 
 
 def _sound(settled: ClaimSet) -> ClaimSet:
-    """Leave out claims whose sizes cannot be told, with those that hang together with them."""
+    """Leave out claims whose sizes cannot be inferred, with those that hang together with them."""
     lost: dict[int, str] = {}
     for claim in settled.claims:
         if (reason := unsolved(claim.program)) is not None:

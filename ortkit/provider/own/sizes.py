@@ -57,7 +57,7 @@ class ProgramSizes:
     def _solve(self, pending: list[tuple[str, Extent]]) -> None:
         """Learn sizes from equations; those that tell nothing new become checks.
 
-        One with several unknown sizes waits until others have told all of them but one.
+        One with several unknown sizes waits until others have given all of them but one.
         """
         waiting = [*self._waiting, *pending]
         while True:

@@ -48,7 +48,7 @@ class MemoryReport:
 
 
 def report_of(session: Session) -> MemoryReport:
-    """Read everything that can be told of a live session; takes some 0.2 ms after the first.
+    """Read all that is known of a live session; takes some 0.2 ms after the first.
 
     Raises:
         UserError: The session is closed.

@@ -1,1 +1,1 @@
-"""Processes that hold one session each and run it when told to."""
+"""Processes that hold one session each and run it on request."""

@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 from ortkit.errors import UserError
 from ortkit.runtime.opening import SessionPlan, open_session
 from ortkit.runtime.options import explained
+from ortkit.runtime.ort import preload_onnxruntime
 from ortkit.runtime.placement import read_placement
 from ortkit.runtime.tensor_files import (
     Entry,
@@ -32,6 +33,9 @@ from ortkit.runtime.tensor_files import (
     read_manifest,
     write_manifest,
 )
+
+#: Where the process is forked; see `worker.IMPORTS`.
+before_jobs = preload_onnxruntime
 
 
 class Usage(TypedDict):

@@ -119,7 +119,7 @@ def run_interleaved(
         schedule: How long and how often.
         results: Where the outputs of each session's first run go: new folders of tensors.
         arenas: Whether the allocators of the first processes are asked what they count.
-        progress: Told what is being done.
+        progress: Called with what is being done.
 
     Raises:
         MissingDependencyError: ONNX Runtime is not installed.

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
-from ortkit.isolation.run import IsolatedObject
+from ortkit.isolation.run import Imports, IsolatedObject
 from ortkit.runtime.opening import SessionPlan as SessionPlan
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.workers.child import ConcurrentRuns as ConcurrentRuns
 from ortkit.runtime.workers.child import HeldSession, Usage
 from ortkit.runtime.workers.child import Loaded as Loaded
 from ortkit.runtime.workers.child import Turn as Turn
+
+#: What a process has imported at first: its memory is what the model takes.
+IMPORTS: Imports = "nothing"
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -32,13 +35,13 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        """Start the process, with nothing imported: its memory is what the model takes.
+        """Start the process.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         require_onnxruntime()
-        self._held = IsolatedObject(HeldSession, None, imports="nothing")
+        self._held = IsolatedObject(HeldSession, None, imports=IMPORTS)
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 import onnx
 
+from ortkit.runtime.ort import preload_onnxruntime
 from ortkit.verify.kernels.blocks import Operand, same_bytes
 from ortkit.verify.kernels.bodies import Body
 from ortkit.verify.kernels.cases import Cases
@@ -36,6 +37,9 @@ from ortkit.verify.kernels.job import (
 from ortkit.verify.kernels.judge import Found
 from ortkit.verify.kernels.reference import Reference
 from ortkit.verify.kernels.report import KernelRow, Verdict
+
+#: Most of the time of a small job would be spent on importing it.
+before_jobs = preload_onnxruntime
 
 
 class Ways(Protocol):

@@ -173,6 +173,17 @@ def _group_query_attention(call: Call) -> None:
         call.out(index, dtype=past.dtype, shape=(query[0], groups, rows, width))
 
 
+def _quantized_global_pool(call: Call) -> None:
+    """Means of images, NCHW or NHWC."""
+    call.out(dtype=call.dtype(0))
+    batch, *rest = call.shape(0)
+    if not rest:
+        raise UnknownError
+    ones = [1] * (len(rest) - 1)
+    is_last = call.integer("channels_last", 0) != 0
+    call.out(shape=(batch, *ones, rest[-1]) if is_last else (batch, rest[0], *ones))
+
+
 RULES: dict[str, Rule] = {
     "FusedConv": spatial.conv,
     "FusedMatMul": _fused_matmul,
@@ -199,6 +210,7 @@ RULES: dict[str, Rule] = {
     "QLinearLeakyRelu": same,
     "QLinearSoftmax": same,
     "QLinearConcat": _quantized_concat,
+    "QLinearGlobalAveragePool": _quantized_global_pool,
     "QuantizeLinear": quantize.quantize,
     "DequantizeLinear": quantize.dequantize,
     "SkipLayerNormalization": _skip_layer_norm,
