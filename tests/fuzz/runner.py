@@ -76,6 +76,7 @@ def judge_commands(case: Path, commands: Sequence[Sequence[str]]) -> list[str]:
                 sys.stderr.flush()
                 taken = time.monotonic() - started
                 (case / f"{command}.code").write_text(f"{code} {taken}", encoding="ascii")
+            gc.collect()  # temporaries in cycles: a process that exits as usual removes them, too
             return 0
 
         status = _forked(work, case / "runner.err", SECONDS * len(waiting))

@@ -28,6 +28,21 @@ def genai_folder(path: Path, model: onnx.ModelProto | None = None, **options: An
     return path
 
 
+def add_tokenizer(folder: Path) -> None:
+    """Let each letter, and the space as the letter that bytes are written as, be a token."""
+    vocabulary = {letter: 2 + index for index, letter in enumerate("Ġabcdefghijklmnopqrstuvwxyz")}
+    content = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(kind))
+
+
 def config() -> dict[str, Any]:
     return {
         "model": {

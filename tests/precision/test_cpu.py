@@ -298,7 +298,7 @@ def test_the_page_shows_the_trade_off(call, tmp_path: Path) -> None:  # noqa: F8
     assert (done.code, done.out) == (0, "")
     text = page.read_text(encoding="utf-8")
     assert "4 of 4 products" in text
-    assert "error that each makes alone" in text
+    assert "Error that each product makes alone" in text
     assert "<script src=" not in text
     refused = call("optimize", path, "--kernels", "off", "--report", page)
     assert refused.code == 2
