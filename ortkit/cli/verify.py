@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ortkit.verify.verification import Verification
 
 SCHEMA = "ortkit.verify/"
+FOLDER_SCHEMA = "ortkit.verify-genai/1"
 _PRECISIONS = ("fp16", "bf16", "fp8", "int8", "int4")
 
 
@@ -141,7 +142,7 @@ def _run_folders(
     outcome = verdicts.outcome_of(worst, accepts=arguments.accept_unverified, objections=chooses)
     if arguments.json:
         show.document({
-            "schema": f"{SCHEMA}{schema}",
+            "schema": FOLDER_SCHEMA,
             "original": str(arguments.original),
             "candidate": str(arguments.candidate),
             "models": {name: model.to_json(schema) for name, model in found.models},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from ortkit.errors import CheckError, UserError
 from ortkit.genai import optimize as optimize_module
 from ortkit.genai.agreement import Agreement
 from ortkit.genai.optimize import optimize_genai
+from scripts.json_schemas import schemas
+from tests.cli.test_cli_json import documented, misfits, paths
 from tests.genai.folders import genai_folder
 from tests.verify.genai_model import WORDS
 
@@ -116,6 +119,8 @@ def test_the_command_line(
     np.save(text, np.random.default_rng(0).integers(0, WORDS, 30))
     assert run(["verify", str(source), str(target), "--text", str(text), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "ortkit.verify-genai/1"
+    assert_documented(found, "verify FOLDER")
     assert found["models"]["decoder"]["verdict"] == "yes"
     assert found["agreement"]["same_greedy"] == 40
     first, second = found["agreement"]["perplexity"]
@@ -127,3 +132,17 @@ def test_the_command_line(
     assert "is about one model, not a folder" in capsys.readouterr().err
     other = genai_folder(tmp_path / "other", total="total", packed=False)
     assert run(["verify", str(source), str(other)]) == 1
+    capsys.readouterr()
+    assert run(["optimize", str(source), "-o", str(tmp_path / "new"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "ortkit.optimize-genai/1"
+    assert_documented(found, "optimize FOLDER")
+
+
+def assert_documented(found: dict[str, object], title: str) -> None:
+    """Check a document against its schema, and its keys against the page."""
+    known = documented(title)
+    top = {re.split(r"[.\[{]", path)[0] for path in known}
+    assert top == set(found)
+    assert {path for path in paths(found, known) if not path.startswith("models")} <= known
+    assert list(misfits(found, schemas()[f"{title.replace(' ', '-')}.json"])) == []
