@@ -224,6 +224,13 @@ def test_a_function_is_looked_into() -> None:
         assert isinstance(cut_batch(ir.from_proto(proto), ROWS), Cut) == is_cut
 
 
+def test_a_shape_that_contradicts_the_operators_is_not_believed() -> None:
+    proto = ir.to_proto(model("t = Relu(x) y = Relu(t)", {}))
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "s"
+    proto.graph.value_info.append(helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, [B]))
+    assert isinstance(cut_batch(ir.from_proto(proto), ROWS), Cut)
+
+
 def test_a_reshape_moves_the_batch() -> None:
     assert relocated((B, 4, 8), Rows(0), (B * 4, 8), B) == Rows(0, 1, 4)
     assert relocated((B * 4, 8), Rows(0, 1, 4), (B, 2, 16), B) == Rows(0)

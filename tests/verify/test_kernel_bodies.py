@@ -76,3 +76,14 @@ def test_group_normalization_is_the_one_of_onnx(opset: int, scales: int) -> None
     wide = {name: array.astype(np.float64) for name, array in feeds.items()}
     (got,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, wide)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_gelu_far_below_zero_is_no_zero() -> None:
+    """-10 times the share of a normal distribution below -10, as tables have it."""
+    text = '<ir_version: 10, opset_import: ["" : 20]> g (double[n] x) => (double[n] y) {'
+    model = onnx.parser.parse_model(text + " y = Gelu(x) }")
+    (found,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(
+        None, {"x": np.array([-10.0, -np.inf, 3.0])}
+    )
+    assert found[0] == pytest.approx(-10 * 7.619853024160527e-24, rel=1e-9, abs=0)
+    assert found[2] == pytest.approx(3 * 0.9986501019683699, rel=1e-12)

@@ -203,11 +203,12 @@ class _Cutter:
             if isinstance(state, Rows) and shape is not None:
                 sizes = [*shape]
                 sizes[state.axis] = state.size(self.rows)
-                declared = value.shape
+                # What a model declares may contradict what is inferred.
+                fits = value.shape is not None and len(value.shape) == len(sizes)
+                declared = tuple(value.shape) if fits and value.shape else (None,) * len(sizes)
                 found[value] = ir.Shape([
-                    size if isinstance(size, int)
-                    else None if declared is None else declared[axis]
-                    for axis, size in enumerate(sizes)
+                    size if isinstance(size, int) else name
+                    for size, name in zip(sizes, declared, strict=True)
                 ])  # fmt: skip
             elif not value.is_initializer():
                 found[value] = value.shape

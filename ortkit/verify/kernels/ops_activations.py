@@ -29,6 +29,14 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.logaddexp(0.0, x))
 
 
+def _one_plus_erf64(x: np.ndarray) -> np.ndarray:
+    """Return 1 + erf(x), also where the two cancel: below -6 their sum is 0 in float64."""
+    found = np.asarray(1.0 + _erf64(x))
+    cancels = np.isfinite(x) & (x < -2.0)
+    found[cancels] = [math.erfc(-each) for each in x[cancels]]
+    return found
+
+
 class Gelu(OpRun):
     """ONNX Gelu-20."""
 
@@ -38,7 +46,7 @@ class Gelu(OpRun):
         if approximate == "tanh":
             inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
             return (x / (1.0 + np.exp(-2.0 * inner)),)
-        return (0.5 * x * (1.0 + _erf64(x * math.sqrt(0.5))),)
+        return (0.5 * x * _one_plus_erf64(x * math.sqrt(0.5)),)
 
 
 class Mish(OpRun):

@@ -147,6 +147,9 @@ class Reference:
         if errors.is_narrow and node.op_type in _LIMITS and source is not None:
             for infinity, limit in zip((-np.inf, np.inf), _LIMITS[node.op_type], strict=True):
                 array = array if limit is None else np.where(source == infinity, limit, array)
+        if errors.is_narrow and node.op_type == "Clip":
+            # A bound that is not given is the largest number of the type.
+            array = np.clip(array, -LARGEST[dtype], LARGEST[dtype])
         if _rounds(node.op_type, self._dtypes, node.input, dtype):
             array = _disturbed(array, dtype, errors, _terms(node.op_type, source, array))
         return _held(array, dtype) if errors.is_narrow else array
