@@ -150,7 +150,9 @@ class Reference:
         if errors.is_narrow and node.op_type == "Clip":
             # A bound that is not given is the largest number of the type.
             array = np.clip(array, -LARGEST[dtype], LARGEST[dtype])
-        if _rounds(node.op_type, self._dtypes, node.input, dtype):
+        # What a Cast rounds to the nearest may equal another number, and what is off never does.
+        is_nearest = node.op_type == "Cast" and errors.is_narrow and errors.is_repeated
+        if not is_nearest and _rounds(node.op_type, self._dtypes, node.input, dtype):
             array = _disturbed(array, dtype, errors, _terms(node.op_type, source, array))
         return _held(array, dtype) if errors.is_narrow else array
 
