@@ -87,3 +87,14 @@ def test_gelu_far_below_zero_is_no_zero() -> None:
     )
     assert found[0] == pytest.approx(-10 * 7.619853024160527e-24, rel=1e-9, abs=0)
     assert found[2] == pytest.approx(3 * 0.9986501019683699, rel=1e-12)
+
+
+def test_the_logarithm_of_no_exponentials() -> None:
+    text = '<ir_version: 10, opset_import: ["" : 18]> g (double[n] x) => (double[1] y) {'
+    model = onnx.parser.parse_model(text + " y = ReduceLogSumExp(x) }")
+    run = ReferenceEvaluator(model, new_ops=list(OPS)).run
+    with np.errstate(divide="ignore", invalid="ignore"):
+        (nothing,) = run(None, {"x": np.zeros(0)})
+    (some,) = run(None, {"x": np.array([1000.0, 1000.0])})
+    assert nothing.tolist() == [-np.inf]
+    assert some.tolist() == pytest.approx([1000 + np.log(2)])

@@ -109,6 +109,6 @@ class ReduceLogSumExp(OpRun):
         del noop_with_empty_axes  # regions name their axes
         chosen = given if given is not None else axes
         over = None if chosen is None else tuple(int(axis) for axis in np.atleast_1d(chosen))
-        top = x.max(axis=over, keepdims=True)
+        top = x.max(axis=over, keepdims=True, initial=-np.inf)
         moved = np.log(np.exp(x - top).sum(axis=over, keepdims=True)) + top
         return (moved if keepdims != 0 else np.squeeze(moved, over),)
