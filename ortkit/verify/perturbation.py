@@ -29,6 +29,9 @@ CHOICE_RUNS = 32
 ROUNDINGS = 4.0
 
 
+#: The epsilon of float32, in which a kernel computes what it does not show.
+_WITHIN = 2.0**-23
+
 Epsilon = Callable[[ir.Value], float]
 """The epsilon of the type that a value is rounded to."""
 
@@ -37,7 +40,8 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
     """Let all consumers of each float value read it perturbed, in place.
 
     Args:
-        model: Its functions are inlined. Inputs are perturbed too, constants and results are not.
+        model: Its functions are inlined. Inputs are perturbed too, constants and results are not,
+            but for constants that a kernel rounds together.
             Before opset 9, which has the nodes that are needed, nothing is perturbed.
         epsilon: How exact values are, by value; those with 0 are not perturbed.
         quantized: The least epsilon of values that a consumer rounds to 8 bits or fewer.
@@ -48,6 +52,10 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
     values = [value for value in model.graph.inputs if not value.is_initializer()]
     values += [value for node in control_nodes_below(model.graph) for value in node.outputs]
     exact = _exact_values(model, values)
+    for value in _combined(model):
+        if epsilon(value):
+            part = ROUNDINGS * min(epsilon(value), _WITHIN)
+            _perturb(model, value, ir.DataType.FLOAT, part, names, keeps_integers=False)
     for value in values:
         dtype = shapes.dtype(value)
         if dtype in _DRAWN and value.uses():
@@ -55,6 +63,21 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
             if not unit:
                 continue
             _perturb(model, value, dtype, ROUNDINGS * unit, names, keeps_integers=value in exact)
+
+
+def _combined(model: ir.Model) -> list[ir.Value]:
+    """Return float32 constants that a kernel rounds together before it reads any input.
+
+    Those of BatchNormalization: of `bias - mean * factor` little may be left.
+    """
+    found = [
+        value
+        for node in control_nodes_below(model.graph)
+        if node.op_type == "BatchNormalization" and not node.domain
+        for value in node.inputs[2:4]
+        if value is not None and value.is_initializer() and not value.is_graph_input()
+    ]
+    return [value for value in dict.fromkeys(found) if value.dtype == ir.DataType.FLOAT]
 
 
 def _exact_values(model: ir.Model, values: Iterable[ir.Value]) -> set[ir.Value]:

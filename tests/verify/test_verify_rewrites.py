@@ -260,3 +260,29 @@ def test_a_name_may_be_that_of_another_value_in_what_other_tools_make() -> None:
     assert found.verdict == "no"
     assert [each.name for each in found.values.wrong] == ["a", "y"]
     assert [each.name for each in found.outputs] == ["y"]
+
+
+def test_what_a_normalization_rounds_of_its_constants_is_allowed() -> None:
+    """A channel of zeros: the result is `bias - mean * factor`, of which little is left."""
+    scale, mean, count = 1.7, 0.0731, 4
+    factor = scale / np.sqrt(1.3 + 1e-5)
+    # One of them is a rounding off by more than the floor of what is left.
+    biases = np.float32(mean * factor) + np.float32(2e-4) * np.arange(1, count + 1)
+    weights = {
+        "w": random_weights(count, 3, 1, 1),
+        "s": np.full(count, scale, np.float32),
+        "b": biases.astype(np.float32),
+        "m": np.full(count, mean, np.float32),
+        "v": np.full(count, 1.3, np.float32),
+    }
+    wide = {name: array.astype(np.float64) for name, array in weights.items()}
+    wide_factor = wide["s"] / np.sqrt(wide["v"] + 1e-5)
+    folded = {
+        "w": (wide["w"] * wide_factor[:, None, None, None]).astype(np.float32),
+        "b": (wide["b"] - wide["m"] * wide_factor).astype(np.float32),
+    }
+    head = "g (float[n, 3, 4, 4] x) => (float[n, 4, 4, 4] y) { a = Abs(x) c = Neg(a) r = Relu(c) "
+    original = model(head + "p = Conv(r, w) y = BatchNormalization(p, s, b, m, v) }", weights)
+    assert verify_models(original, model(head + "y = Conv(r, w, b) }", folded)).verdict == "yes"
+    folded["b"] = (folded["b"] + np.float32(1e-3)).astype(np.float32)
+    assert verify_models(original, model(head + "y = Conv(r, w, b) }", folded)).verdict == "no"
