@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ortkit.errors import CheckError
 from ortkit.genai.decoding_child import DecodeJob, decode
 from ortkit.genai.layout import DecoderLayout
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.parts import share_weights, write_part
-from ortkit.isolation.ended import Ended
+from ortkit.isolation.ended import Ended, TimedOut
 from ortkit.isolation.run import run_isolated
 from ortkit.refusal import RefusedError, refusals
 from ortkit.runtime.opening import SessionPlan
@@ -25,6 +26,8 @@ PROMPT, STEPS = 24, 40
 #: what perturbed values, as in other verification, move its logits.
 _NOISE_FACTOR = 4.0
 _TOP = 5
+#: Of one run, in float32.
+_LOGITS_BYTES = 256 << 20
 
 Rows = NDArray[np.float32]
 
@@ -93,7 +96,7 @@ def compare_decoders(
     text: tuple[int, ...] = (),
     seconds: float = 600.0,
 ) -> Agreement:
-    """Run two decoders on the same tokens; refused where one of them does not run.
+    """Run two decoders on the same tokens; refused where the original does not run, or in time.
 
     The original continues a prompt by its most likely tokens, through its caches. The result, and
     the original with its values perturbed, get the same tokens in the same steps.
@@ -103,26 +106,29 @@ def compare_decoders(
         result: What is compared.
         layout: How both are called.
         folder: For logits and a perturbed model; exists.
-        text: Tokens of a text, the prompt; () makes one up.
+        text: Tokens of a text, the prompt; () makes one up. Those beyond the context, and beyond
+            `_LOGITS_BYTES` of logits, are left out.
         seconds: For each run.
 
     Raises:
+        CheckError: The result does not run where the original does.
         ModelError: The original is not valid.
     """
     random = np.random.default_rng(0)
     prompt = text or tuple(random.integers(0, layout.vocabulary, PROMPT).tolist())
-    prompt = prompt[: max(1, layout.context - STEPS)]
+    fitting = _LOGITS_BYTES // (4 * layout.vocabulary)
+    prompt = prompt[: max(1, min(layout.context, fitting) - STEPS)]
     steps = min(STEPS, layout.context - len(prompt))
     job = DecodeJob(original, layout, prompt, len(prompt), steps, folder / "logits.npy")
     tokens, expected = _run("the original", job, seconds)
 
-    def again(name: str, plan: SessionPlan) -> Rows:
+    def again(name: str, plan: SessionPlan, *, must_run: bool = False) -> Rows:
         job = DecodeJob(plan, layout, tokens, len(prompt), 0, folder / "logits.npy")
-        return _run(name, job, seconds)[1]
+        return _run(name, job, seconds, must_run=must_run)[1]
 
     return agreement_of(
         expected,
-        again("the result", result),
+        again("the result", result, must_run=True),
         again("the original with perturbed values", _perturbed(original, folder)),
         tokens,
         len(prompt),
@@ -130,9 +136,13 @@ def compare_decoders(
     )
 
 
-def _run(name: str, job: DecodeJob, seconds: float) -> tuple[tuple[int, ...], Rows]:
+def _run(
+    name: str, job: DecodeJob, seconds: float, *, must_run: bool = False
+) -> tuple[tuple[int, ...], Rows]:
     found = run_isolated(decode, job, timeout_seconds=seconds)
     if isinstance(found, Ended):
+        if must_run and not isinstance(found, TimedOut):
+            raise CheckError(f"{name} {found}, and the original runs", where=str(job.plan.model))
         raise RefusedError(f"{name} {found}")
     rows: Rows = np.load(job.results)
     return found, rows

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from ortkit.genai.layout import Cache, DecoderLayout
 from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.ort import preload_onnxruntime
 
+before_jobs = preload_onnxruntime
 _BFLOAT16 = 16
 #: Of caches: ONNX Runtime's names to ONNX's element types.
 _CACHE_TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": _BFLOAT16}

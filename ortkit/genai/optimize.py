@@ -82,7 +82,7 @@ def optimize_genai(
     Raises:
         UserError: The folder is none of genai's, or the output cannot be written.
         ModelError: The configuration or a model is damaged.
-        CheckError: The optimized decoder chooses other tokens than the original.
+        CheckError: The optimized decoder does not run, or chooses other tokens than the original.
         MissingDependencyError: A runtime that is needed is not installed.
     """
     source, target = Path(folder), Path(output)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
 
-from ortkit.genai.agreement import agreement_of
+from ortkit.errors import CheckError
+from ortkit.genai.agreement import agreement_of, compare_decoders
+from ortkit.genai.folder import read_folder
+from ortkit.genai.layout import DecoderLayout, layout_of
+from ortkit.refusal import Refused
+from ortkit.runtime.opening import SessionPlan
+from tests.genai.folders import genai_folder
 
 ROWS, WORDS, PROMPT = 12, 50, 4
 
@@ -64,3 +73,22 @@ def test_rows_that_prefill_does_not_give(logits: np.ndarray) -> None:
     assert found.agrees
     assert found.tokens == ROWS - PROMPT + 1
     assert found.perplexity is None
+
+
+def test_a_result_that_does_not_run_is_wrong(tmp_path: Path) -> None:
+    folder = read_folder(genai_folder(tmp_path / "f"))
+    layout = layout_of(folder)
+    assert isinstance(layout, DecoderLayout)
+    model = onnx.load(tmp_path / "f" / "model.onnx")
+    (head,) = (node for node in model.graph.node if node.output[0] == "head")
+    head.input[0] = "length"
+    onnx.save(model, tmp_path / "broken.onnx")
+    good, broken = (
+        SessionPlan(tmp_path / "f" / "model.onnx"),
+        SessionPlan(tmp_path / "broken.onnx"),
+    )
+    with pytest.raises(CheckError, match=r"the result .*, and the original runs"):
+        compare_decoders(good, broken, layout, tmp_path)
+    found = compare_decoders(broken, good, layout, tmp_path)
+    assert isinstance(found, Refused)
+    assert found.reason.startswith("the original ")
