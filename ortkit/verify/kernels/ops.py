@@ -16,6 +16,8 @@ from ortkit.verify.kernels.ops_activations import (
     Swish,
 )
 from ortkit.verify.kernels.ops_rows import (
+    ArgMax,
+    ArgMin,
     GroupNormalization,
     LayerNormalization,
     LogSoftmax,
@@ -53,7 +55,7 @@ class CastLike(OpRun):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization, LogSoftmax,
-    MaxPool, Mean, Mish, RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum,
-    Swish,
+    ArgMax, ArgMin, CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization,
+    LogSoftmax, MaxPool, Mean, Mish, RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus,
+    Softsign, Sum, Swish,
 )  # fmt: skip

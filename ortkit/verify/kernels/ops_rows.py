@@ -47,6 +47,52 @@ class LayerNormalization(OpRun):
         return (result if bias is None else result + bias,)
 
 
+class ArgMax(OpRun):
+    """ONNX ArgMax-13; as in ONNX Runtime a NaN in front always wins, and any other never does."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        axis: int | None = None,
+        keepdims: int | None = None,
+        select_last_index: int | None = None,
+    ) -> tuple[np.ndarray]:
+        return (_position(x, -np.inf, axis or 0, keepdims != 0, bool(select_last_index)),)
+
+
+class ArgMin(OpRun):
+    """ONNX ArgMin-13; NaN as in ArgMax."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        axis: int | None = None,
+        keepdims: int | None = None,
+        select_last_index: int | None = None,
+    ) -> tuple[np.ndarray]:
+        return (_position(x, np.inf, axis or 0, keepdims != 0, bool(select_last_index)),)
+
+
+def _position(
+    x: np.ndarray, last_rank: float, axis: int, has_axis: bool, is_last: bool
+) -> np.ndarray:
+    """Return where `x` is furthest from `last_rank`, an infinity, along `axis`, as int64."""
+    is_nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
+    ranked = np.where(is_nan, last_rank, x) if x.dtype.kind == "f" else x
+    best = (ranked.max if last_rank < 0 else ranked.min)(axis=axis, keepdims=True)
+    is_best = ranked == best
+    if is_last:
+        found = x.shape[axis] - 1 - np.flip(is_best, axis).argmax(axis=axis, keepdims=True)
+    else:
+        found = is_best.argmax(axis=axis, keepdims=True)
+    found = np.where(is_nan.take([0], axis=axis), 0, found).astype(np.int64)
+    return found if has_axis else np.asarray(found.squeeze(axis))
+
+
 class GroupNormalization(OpRun):
     """ONNX GroupNormalization-21; -18 has a scale and a bias for each group."""
 

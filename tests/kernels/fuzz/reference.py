@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from fuzz.values import FLOATS, Region
 from ortkit.verify.kernels.ops import OPS
@@ -48,6 +49,8 @@ _ROWS = frozenset(
     }
 )  # fmt: skip
 
+#: What a kernel need not tell from 0, as a denormal number costs processors a hundred cycles.
+_FLUSHED = frozenset({"Softmax"})
 #: Operators whose definition as it is written gives NaN at an infinity (-inf * 0, inf / inf), and
 #: what their limit is there.
 _LIMITS = {"Gelu": (0.0, None), "Mish": (0.0, None), "Swish": (0.0, None), "Softsign": (-1.0, 1.0)}
@@ -62,13 +65,14 @@ class _Errors:
     Args:
         rng: What they are drawn from.
         sign: 1 or -1; samples come in pairs of opposite errors, so that one of both falls to the
-            other side of whatever is compared with its like.
+            other side of whatever is compared with its like. 0: every result is the nearest.
         is_repeated: Whether equal numbers get equal errors, as from a function.
         is_narrow: Whether results are rounded and overflow as their type does, sums of rows on
             the way, and limits at infinity are taken; else nothing is. Kernels may do either: they
             keep float16 in float32, add to products without rounding them first, and sum in any
             order; and what is nearly 1 may be equal to it.
         overflown: What a row is that overflows on the way, instead of NaN; None: NaN.
+        is_wide: Whether float16 and bfloat16 are rounded as float32, which kernels keep them in.
     """
 
     rng: np.random.Generator
@@ -76,6 +80,11 @@ class _Errors:
     is_repeated: bool
     is_narrow: bool
     overflown: float | None
+    is_wide: bool = False
+
+    def epsilon(self, dtype: str) -> float:
+        """Return the error that a result of this type may have, relative."""
+        return EPSILON[_WIDER[dtype] if self.is_wide else dtype]
 
 
 class Reference:
@@ -93,18 +102,25 @@ class Reference:
     def samples(self, feeds: Mapping[str, np.ndarray]) -> list[Results]:
         """Return the values of several runs with random errors in every rounding."""
         pairs = SAMPLES // 2
+        rng = np.random.default_rng
+        first = [_Errors(rng(0), 0, True, True, None)]
+        if not {"float16", "bfloat16"}.isdisjoint(self._dtypes.values()):
+            first += [_Errors(rng(0), sign, True, False, None, is_wide=True) for sign in (1, -1)]
         return [
-            self._evaluate(
-                feeds,
-                _Errors(
-                    np.random.default_rng(number % pairs),
-                    1 if number < pairs else -1,
-                    number % pairs < 2,
-                    number % 2 == 1,
-                    {3: 1e3, 7: -1e3}.get(number),
-                ),
-            )
-            for number in range(SAMPLES)
+            *(self._evaluate(feeds, errors) for errors in first),
+            *(
+                self._evaluate(
+                    feeds,
+                    _Errors(
+                        rng(number % pairs),
+                        1 if number < pairs else -1,
+                        number % pairs < 2,
+                        number % 2 == 1,
+                        {3: 1e3, 7: -1e3}.get(number),
+                    ),
+                )
+                for number in range(SAMPLES)
+            ),
         ]
 
     def _evaluate(self, feeds: Mapping[str, np.ndarray], errors: _Errors | None) -> Results:
@@ -128,7 +144,7 @@ class Reference:
 
     def _kept(
         self,
-        node: onnx.NodeProto,
+        node: OpRun,
         inputs: Sequence[np.ndarray | None],
         name: str,
         output: np.ndarray,
@@ -150,10 +166,17 @@ class Reference:
         if errors.is_narrow and node.op_type == "Clip":
             # A bound that is not given is the largest number of the type.
             array = np.clip(array, -LARGEST[dtype], LARGEST[dtype])
+        is_sum = node.op_type.startswith("Reduce")
         # What a Cast rounds to the nearest may equal another number, and what is off never does.
         is_nearest = node.op_type == "Cast" and errors.is_narrow and errors.is_repeated
         if not is_nearest and _rounds(node.op_type, self._dtypes, node.input, dtype):
-            array = _disturbed(array, dtype, errors, _terms(node.op_type, source, array))
+            array = _disturbed(array, dtype, errors, _terms(is_sum, source, array))
+            if node.op_type == "LayerNormalization":
+                array = array + _shifted_mean(node, inputs, dtype, errors)
+            if node.op_type == "Gelu" and source is not None:
+                array = array + _cancelled(source, array, dtype, errors)
+        if errors.is_narrow and node.op_type in _FLUSHED:
+            array = np.where(np.abs(array) < TINY[dtype], 0.0, array)
         return _held(array, dtype) if errors.is_narrow else array
 
     def _off(self, x: np.ndarray | None, name: str, errors: _Errors) -> np.ndarray | None:
@@ -165,19 +188,42 @@ class Reference:
         return _overflown(moved, LARGEST[dtype] ** 0.5) if errors.is_narrow else moved
 
 
+def _shifted_mean(
+    node: OpRun, inputs: Sequence[np.ndarray | None], dtype: str, errors: _Errors
+) -> np.ndarray | float:
+    """Return what moves in a LayerNormalization whose sums are off as those of ReduceMean are."""
+    x, scale = inputs[0], inputs[1]
+    if x is None or scale is None or not x.size:
+        return 0.0
+    axes = tuple(range(node.axis % x.ndim, x.ndim))
+    mean = x.mean(axis=axes, keepdims=True)
+    shift = _disturbed(mean, dtype, errors, _terms(True, x, mean)) - mean
+    deviation = np.sqrt(x.var(axis=axes, keepdims=True) + node.epsilon)
+    return np.nan_to_num(shift / deviation * scale, posinf=0.0, neginf=0.0)
+
+
+def _cancelled(x: np.ndarray, result: np.ndarray, dtype: str, errors: _Errors) -> np.ndarray:
+    """Return what Gelu as it is written, x (1 + erf(x / sqrt(2))) / 2, loses below 0."""
+    half = np.abs(x) / 2.0
+    # Where erf is nearer to -1 than half an epsilon the sum is 0, and its error all there is.
+    lost = np.minimum(errors.epsilon(dtype) / 2.0 * half, np.abs(result))
+    part = errors.rng.uniform(0.5, 1.0, x.shape)
+    return np.where((x < 0) & np.isfinite(x), errors.sign * part * lost, 0.0)
+
+
 def _rounds(op: str, dtypes: Mapping[str, str], inputs: Sequence[str], dtype: str) -> bool:
     if op != "Cast":
         return op not in _EXACT
     return EPSILON.get(dtypes[inputs[0]], 0.0) < EPSILON[dtype]
 
 
-def _terms(op: str, source: np.ndarray | None, result: np.ndarray) -> float:
+def _terms(is_sum: bool, source: np.ndarray | None, result: np.ndarray) -> float:
     """Return how many epsilons a sum may be off, 1 for what is no sum.
 
     A running sum of n equal numbers rounds to the same side each time: ONNX Runtime's and
     kernels' were off by up to n / 19 epsilons at 5,400 elements.
     """
-    if source is None or not op.startswith("Reduce") or not result.size:
+    if source is None or not is_sum or not result.size:
         return 1.0
     return max(1.0, source.size / result.size / 64)
 
@@ -191,7 +237,7 @@ def _disturbed(x: np.ndarray, dtype: str, errors: _Errors, epsilons: float = 1.0
     # A kernel may compute what is narrower than float32 in float32: then nothing is rounded,
     # and a comparison of two such values may fall either way.
     # Near the smallest numbers terms are lost that a larger result would not miss.
-    scale = epsilons * EPSILON[dtype] * (np.abs(x) + 8 * TINY[dtype])
+    scale = epsilons * errors.epsilon(dtype) * (np.abs(x) + 8 * TINY[dtype])
     return x + np.where(np.isfinite(x), error * scale, 0.0)
 
 
