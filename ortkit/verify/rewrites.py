@@ -20,6 +20,7 @@ from ortkit.graph.analysis.provenance import align
 from ortkit.graph.analysis.weights import weights_of
 from ortkit.graph.io.parts import share_weights, write_part
 from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.shapes.rules.call import Shape
 from ortkit.verify.allowance import DEFAULT, Allowance
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
@@ -131,7 +132,7 @@ class RewriteStage:
         own = set(computed_values(candidate))
         restored = restore_channels_first(wide, self._original)
         own.update(value.name or "" for node in restored for value in node.outputs)
-        names = self._shared(computed_values(wide), own)
+        names = self._shared(wide, own)
         found = self._compared(wide, names, folder / "all")
         if not found.problem and (keeps_names or not found.wrong):
             return replace(found, guards=self._guards)
@@ -273,14 +274,21 @@ class RewriteStage:
         if batch:
             yield batch
 
-    def _shared(self, theirs: dict[str, ir.Value], own: set[str]) -> list[str]:
-        """Return the values that both compute, whose type ONNX Runtime takes as an input."""
+    def _shared(self, wide: ir.Model, own: set[str]) -> list[str]:
+        """Return the values that both compute, whose type ONNX Runtime takes as an input.
+
+        Values of one name whose shapes contradict each other are not the same value: each model
+        numbers the values of the functions that were inlined into it.
+        """
+        theirs, shapes = computed_values(wide), Shapes.infer(wide)
         names = []
         for name, value in self._values.items():
             dtype = self._shapes.dtype(value)
             if name not in own or name not in theirs or dtype is None:
                 continue
             if dtype == ir.DataType.STRING or not isinstance(value.type or _TENSOR, ir.TensorType):
+                continue
+            if _contradict(self._shapes.shape(value), shapes.shape(theirs[name])):
                 continue
             value.type = theirs[name].type = ir.TensorType(dtype)
             names.append(name)
@@ -399,3 +407,13 @@ _CLOSE = 4.0
 def _without_runs(found: OutputComparison, problem: str) -> OutputComparison:
     """Say that what roundings move is not known, so that only the floor is allowed."""
     return replace(found, reason=f"{found.reason}; its perturbed runs fail: {problem}")
+
+
+def _contradict(one: Shape | None, other: Shape | None) -> bool:
+    """Return whether two shapes cannot be the same for any sizes of the named dimensions."""
+    if one is None or other is None:
+        return False
+    return len(one) != len(other) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b
+        for a, b in zip(one, other, strict=True)
+    )

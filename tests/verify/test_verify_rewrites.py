@@ -155,6 +155,18 @@ def test_a_name_that_another_tool_gave_to_another_value_is_no_fault() -> None:
         assert verifier.check(model(wrong)).verdict == "no"
 
 
+def test_a_name_that_stands_for_values_of_other_sizes_is_no_name_of_both() -> None:
+    """As where functions are inlined, whose values each model numbers anew."""
+    text = """g (float[n, 8] x) => (float[n, 4] y) {{
+      {0} = Mul(x, v) {1} = MatMul({0}, w) t = Mul({1}, u) y = Exp(t)
+    }}"""
+    weights = {"v": random_weights(8), "w": random_weights(8, 4), "u": random_weights(4)}
+    original, renamed = (model(text.format(*names), weights) for names in ("ab", "ba"))
+    found = verify_models(original, renamed)
+    assert found.verdict == "yes", found.reason
+    assert found.values.compared == ("t", "y")
+
+
 def test_values_that_a_subgraph_reads_are_given_to_it() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) {
       a = OPERATOR(x)

@@ -22,7 +22,7 @@ from test_region_kernels import signature_of as signature_of_case
 from test_triton_regions import ALL
 
 from ortkit.errors import KernelError
-from ortkit.kernels.cuda import MAX_GRID
+from ortkit.kernels.cuda import MAX_GRID, SHARED_BYTES
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
 from ortkit.kernels.sizes import symbols_of
@@ -40,6 +40,8 @@ from ortkit.targets.target import Target
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 #: Of a block without opting in.
 _SHARED_BYTES = 48 << 10
+#: What ptxas keeps on the stack around the slow path of a division.
+_CALL_BYTES = 8
 
 
 def signature_of(name: str, dtype: str = "float32") -> RegionSignature:
@@ -73,8 +75,8 @@ def variants_of(signature: RegionSignature) -> Sequence[VariantSource]:
     return found
 
 
-def assert_fits(found: Compiled, folder: Path, where: str) -> None:
-    """No registers are spilled, no local memory is used, shared memory is there on any GPU."""
+def assert_fits(found: Compiled, folder: Path, where: str, most: int = _SHARED_BYTES) -> None:
+    """No register is spilled but around a call, shared memory is within `most` bytes."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -84,9 +86,9 @@ def assert_fits(found: Compiled, folder: Path, where: str) -> None:
         [tool, "-res-usage", path], check=True, capture_output=True, text=True
     ).stdout
     numbers = dict(re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", usage))
-    assert (numbers["STACK"], numbers["LOCAL"]) == ("0", "0"), f"{where}: {usage}"
+    assert int(numbers["STACK"]) <= _CALL_BYTES and numbers["LOCAL"] == "0", f"{where}: {usage}"
     assert 0 < int(numbers["REG"]) <= 255
-    assert int(numbers["SHARED"]) + found.shared_bytes <= _SHARED_BYTES, where
+    assert int(numbers["SHARED"]) + found.shared_bytes <= most, where
     assert b"/tmp" not in found.cubin
     assert str(folder) not in found.ptx
 
@@ -98,7 +100,8 @@ def compile_all(
         for step in variant.steps:
             for architecture in architectures:
                 where = f"{signature.name}, variant {number}, sm_{architecture}"
-                assert_fits(compile_step(step, architecture, folder), folder, where)
+                found = compile_step(step, architecture, folder)
+                assert_fits(found, folder, where, SHARED_BYTES[architecture])
 
 
 @pytest.mark.sampled(3)
