@@ -188,7 +188,7 @@ def test_a_failing_run_is_one_line() -> None:
 def test_no_memory_is_said_so_and_the_session_lives_on() -> None:
     with session(models.HUGE) as one:
         with pytest.raises(RunError, match="out of memory"):
-            one.run({"s": [2**22, 2**22]})
+            one.run({"s": [2**23, 2**22]})
         assert one.run({"s": [1, 2]})["y"].shape == (1, 2)
 
 

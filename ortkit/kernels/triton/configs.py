@@ -110,7 +110,7 @@ def configs_of(space: Space, choices: Choices = DEFAULTS) -> tuple[Config, ...]:
         ]
         # Without vectors there is less to choose from.
         found += [
-            replace(one, conditions=(*bounds, *one.conditions))
+            replace(one, warps=_unaligned_warps(one), conditions=(*bounds, *one.conditions))
             for place, one in enumerate(shapes)
             if one.is_loop or place in (0, len(shapes) - 1)
         ]
@@ -123,6 +123,18 @@ def configs_of(space: Space, choices: Choices = DEFAULTS) -> tuple[Config, ...]:
         last = found[-1] if found[-1].is_wide else replace(shapes[-1], is_wide=True)
         found.append(replace(last, is_loop=True, parts=_PARTS))
     return tuple(_within_grid(space, one) for one in found)
+
+
+def _unaligned_warps(config: Config) -> int:
+    """Return the warps of a variant without vectors.
+
+    Each load has an address of its own then. In a loop, registers of twice the warps hold them,
+    as long as each thread has a point.
+    """
+    if not config.is_loop:
+        return config.warps
+    points = config.rows * config.columns
+    return max(config.warps, min(_MOST_WARPS, 2 * config.warps, points // _WARP))
 
 
 def _shapes(space: Space) -> tuple[Config, ...]:
