@@ -141,7 +141,9 @@ FACE = {
     "fusion/attention": "cpu",
     "fusion/conv": "block bodies chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
-    "fusion/regions": "access cost_model describe duplicate members region report select sizes",
+    "fusion/regions": (
+        "access cost_model describe duplicate members region report search select sizes"
+    ),
     "graph/analysis": (
         "channels_last cost diff flops inspection provenance summary value_names weights"
     ),

@@ -250,7 +250,7 @@ def test_what_nodes_take_are_their_products_and_the_rest() -> None:
 
 def test_no_node_is_in_two_heavy_groups() -> None:
     model = product("y = Gemm (x, w, b)", b=192)
-    scope = planning._rewritten(model)
+    scope = planning._rewritten(model, WIDE, frozenset())
     groups = list(product_groups(scope, load_calibration(), lambda _: None))
     known, cuts = Known(model.graph, scope), Cuts(model)
     found, taken = heavy_claims([*groups, *groups], known, cuts)

@@ -8,10 +8,9 @@ import onnx_ir as ir
 
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.describe import describe_region
-from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.fusion.regions.members import Members, is_reshape
 from ortkit.fusion.regions.region import region_of
-from ortkit.fusion.regions.select import Accepts
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program_builder import Assembled, ProgramBuilder, spec_of
 from ortkit.refusal import Refused

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.attention.cpu import attention_candidates
+from ortkit.fusion.attention import cpu
 from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
+from ortkit.fusion.regions import select
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
-from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.duplicate import Accepts, asked_once
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.fusion.regions.select import Accepts, candidates
+from ortkit.fusion.regions.search import Search
 from ortkit.graph.io.convert import paused_collector
 from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import RegionSignature, by_key
@@ -177,20 +178,22 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     """Plan with some passes left out."""
     started = time.perf_counter()
     model = request.model
-    scope = _rewritten(model, but)
+    scope = _rewritten(model, request.target, but)
     rewritten = time.perf_counter()
-    accepts = _CachedAccepts(lambda signature: refusal(signature, request.target, request.kernels))
+    accepts = asked_once(lambda signature: refusal(signature, request.target, request.kernels))
     model_of = CostModel if request.level < EVERYTHING_SINCE_LEVEL else _NoCost
     cost = model_of(scope, load_calibration())
     assert isinstance(scope.root, ir.Graph)
     known, cuts = Known(model.graph, scope), Cuts(model)
     heavy, taken = heavy_claims(_heavy(scope, request, accepts), known, cuts)
-    attention = list(_attention(scope, scope.root, accepts, cost, taken, doubts=request.doubts))
+    search = Search(scope, scope.root, accepts, cost, set(taken))
+    # With doubts attention is looked at whatever has a kernel.
+    lenient = replace(search, cost=_NoCost(scope, load_calibration()))
+    attention = list(cpu.family(lenient if request.doubts else search))
     doubtful = [
         one for one in attention if one.signature and cost.refusal(one.region, one.prediction)
     ]
-    inside = {node for one in attention if one.signature for node in one.region.nodes}
-    found = [*attention, *candidates(scope, scope.root, accepts, cost, taken | inside)]
+    found = [*attention, *select.family(search)]
     assembler = Assembler(scope, known, found, accepts, cost)
     settled = Claimer(model, cuts, assembler, heavy, doubtful).run()
     claims = _sound(settled)
@@ -214,7 +217,7 @@ def _heavy(
         yield from product_groups(scope, load_calibration(), accepts)
 
 
-def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
+def _rewritten(model: ir.Model, target: Target, but: frozenset[str]) -> Scope:
     """Rewrite a copy and return its main graph's scope.
 
     Into the forms of level 2, at level 3 too: there attention takes in the products before it,
@@ -224,21 +227,7 @@ def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
     passes = tuple(load_pass(name) for name in names)
     with paused_collector():
         copy = model.clone()
-        return Pipeline(passes).run(copy, RewriteOptions(level=CLAIMS_SINCE_LEVEL)).scopes[0]
-
-
-def _attention(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    taken: frozenset[ir.Node],
-    *,
-    doubts: bool,
-) -> Iterator[Candidate]:
-    """Yield the attention of a graph, with `doubts` whatever has a kernel."""
-    lenient = _NoCost(scope, load_calibration()) if doubts else cost
-    return attention_candidates(scope, graph, accepts, lenient, taken)
+        return Pipeline(passes).run(copy, RewriteOptions(target, CLAIMS_SINCE_LEVEL)).scopes[0]
 
 
 def _sound(settled: ClaimSet) -> ClaimSet:
@@ -265,16 +254,3 @@ class _NoCost(CostModel):
         prediction: Prediction,  # noqa: ARG002
     ) -> str | None:
         return None
-
-
-class _CachedAccepts:
-    """Remembers the judgement on equal regions; a model's layers are asked about once."""
-
-    def __init__(self, accepts: Callable[[RegionSignature], Refused | None]) -> None:
-        self._accepts = accepts
-        self._known: dict[str, Refused | None] = {}
-
-    def __call__(self, signature: RegionSignature) -> Refused | None:
-        if signature.key not in self._known:
-            self._known[signature.key] = self._accepts(signature)
-        return self._known[signature.key]
