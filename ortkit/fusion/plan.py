@@ -185,33 +185,33 @@ def find_candidates(
     """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
     if not isinstance(scope.root, ir.Graph):
         return
-    first = Search(scope, scope.root, accepts, cost_model_of(scope), set(excluded))
+    first = Search(
+        scope, scope.root, accepts, cost_model_of(scope), set(excluded), settle=_Allowed(scope)
+    )
     for graph in (scope.root, *_bodies(scope.root)):
         yield from find_in_graph(replace(first, graph=graph))
 
 
 def find_in_graph(search: Search) -> Iterator[Candidate]:
-    """Yield the regions of one graph: those of each family, and pointwise ones of what is left.
-
-    `search.taken` gets the nodes of those that are taken.
-    """
+    """Yield the regions of one graph: those of each family, and pointwise ones of what is left."""
     for name in search.scope.traits.families:
-        one = replace(search, taken=set(search.taken))
-        found = [_allowed(search.scope, each) for each in load(name)(one)]
+        found = list(load(name)(search))
         made = [each.region for each in found if each.signature is not None]
-        search.taken.update(node for region in made for node in region.nodes)
         search.taken.update(without_readers(made))
         yield from found
-    for each in select.family(search):
-        yield _allowed(search.scope, each)
+    yield from select.family(search)
 
 
-def _allowed(scope: Scope, one: Candidate) -> Candidate:
-    """Return a candidate that is denied without its signature: no kernel is made for it."""
-    at = one.region.at
-    if one.signature is None or not scope.log.is_denied(PASS, one.region.kind, at):
-        return one
-    return replace(one, signature=None, reason=DENIED)
+@dataclass(frozen=True)
+class _Allowed:
+    """Refuses what is denied: no kernel is made for it."""
+
+    scope: Scope
+
+    def __call__(self, one: Candidate) -> Candidate:
+        if not self.scope.log.is_denied(PASS, one.region.kind, one.region.at):
+            return one
+        return replace(one, signature=None, reason=DENIED)
 
 
 def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -18,6 +18,9 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
 
+#: Where a packed constant says in `ir.Value.meta` what it stands for.
+PACKED = "ortkit.packed"
+
 
 @dataclass
 class Search:
@@ -31,6 +34,9 @@ class Search:
         taken: Nodes of other regions; gets those of each region that is found.
         packed: Constants in the layout of a kernel, by what tells them apart; all graphs of a
             scope have the same.
+        settle: Given a region that would be taken; returns it without its signature if it is not.
+        in_place: Whether nodes are replaced where they stand. Elsewhere a kernel may see a tensor
+            under other sizes: reshapes before, in or behind a region cost nothing.
     """
 
     scope: Scope
@@ -39,6 +45,8 @@ class Search:
     cost: CostModel
     taken: set[ir.Node] = field(default_factory=set)
     packed: dict[Hashable, ir.Value] = field(default_factory=dict)
+    settle: Callable[[Candidate], Candidate] = lambda one: one
+    in_place: bool = True
 
     def nodes(self) -> Iterator[ir.Node]:
         """Yield the graph's nodes that are in no region by then, in order."""
@@ -96,9 +104,11 @@ class Search:
     def take(
         self, region: FusedRegion, signature: RegionSignature, prediction: Prediction
     ) -> Candidate:
-        """Return a region that is taken."""
-        self.taken.update(region.nodes)
-        return Candidate(region, signature, prediction, "")
+        """Return a region that is taken if `settle` says so."""
+        one = self.settle(Candidate(region, signature, prediction, ""))
+        if one.signature is not None:
+            self.taken.update(region.nodes)
+        return one
 
     def miss(self, node: ir.Node, reason: str) -> None:
         """Let the log say why a node is in no region."""
@@ -109,6 +119,7 @@ class Search:
         """Return the constant that `key` stands for: `tensor` if it is not there yet."""
         if key not in self.packed:
             self.packed[key] = detached_constant(tensor, name)
+            self.packed[key].meta[PACKED] = key
         return self.packed[key]
 
     @cached_property

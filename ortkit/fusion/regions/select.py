@@ -33,7 +33,8 @@ def family(search: Search) -> Iterator[Candidate]:
         search.miss(node, reason)
     chooser = _Chooser(search)
     settled = [one for group in found.groups for one in chooser.settle(group)]
-    yield from with_recomputed(search.scope, settled, chooser.verdict, search.cost)
+    for one in with_recomputed(search.scope, settled, chooser.verdict, search.cost):
+        yield one if one.signature is None else search.settle(one)
 
 
 class _Chooser:
