@@ -35,8 +35,8 @@ MAY_IMPORT = {
         " kernels/tvm"
     ),
     "custom_ops/tvm/conv": (
-        "custom_ops/forms custom_ops/tvm/gemm custom_ops/tvm/tile kernels kernels/region"
-        " kernels/tvm targets"
+        "custom_ops/forms custom_ops/tvm/gemm custom_ops/tvm/tile kernels kernels/layouts"
+        " kernels/region kernels/tvm targets"
     ),
     "custom_ops/tvm/gemm": (
         "custom_ops/forms custom_ops/tvm/tile kernels kernels/layouts kernels/region"
@@ -157,7 +157,7 @@ FACE = {
     "graph/shapes/rules": "call",
     "graph/symbolic": "dims text",
     "kernels/build": "cache compiler library",
-    "kernels/layouts": "bf16_blocks fp32_panels",
+    "kernels/layouts": "bf16_blocks conv_filters fp32_panels prepack",
     "kernels/link": "csource linker manifest named_ops",
     "kernels/region": "dtypes emitter ops reader vectormath views",
     "kernels/triton": (

@@ -18,7 +18,8 @@ from ortkit.fusion.regions.cost_model import nominal
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.graph.symbolic.dims import Size
-from ortkit.kernels.layouts.fp32_panels import Array, panels, panels_shape
+from ortkit.kernels.layouts.fp32_panels import layout
+from ortkit.kernels.layouts.prepack import Array, Prepack
 from ortkit.operators import where
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -51,16 +52,18 @@ class Panels:
         tensor = self.weight.const_value
         assert tensor is not None
         sizes = tensor.shape.numpy()[-2:]
-        depth, columns = reversed(sizes) if self.is_transposed else sizes
-        shape = ir.Shape(panels_shape(depth, columns))
-        return ir.LazyTensor(lambda: self._packed(tensor), dtype=ir.DataType.FLOAT, shape=shape)
+        packing = layout(*(sizes[::-1] if self.is_transposed else sizes))
+        return ir.LazyTensor(
+            lambda: self._packed(tensor, packing), dtype=ir.DataType.FLOAT,
+            shape=ir.Shape(packing.shape),
+        )  # fmt: skip
 
-    def _packed(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    def _packed(self, tensor: ir.TensorProtocol, packing: Prepack) -> ir.TensorProtocol:
         array = read_once(tensor)
         array = array.reshape(array.shape[-2:])
         matrix = array.T if self.is_transposed else array
         scaled = matrix if self.factor == 1.0 else matrix * np.float32(self.factor)
-        return ir.tensor(np.ascontiguousarray(panels(scaled)))
+        return ir.tensor(np.ascontiguousarray(packing.pack(scaled)))
 
 
 @dataclass(frozen=True)
