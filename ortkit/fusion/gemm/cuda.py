@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.gemm.cuda_small_m_cost import Shape, predict_products
 from ortkit.fusion.gemm.cuda_tiled_cost import predict_gate_up, predict_tiled
-from ortkit.fusion.regions.access import access_of
+from ortkit.fusion.regions.access import access_of, is_read_once
 from ortkit.fusion.regions.cost_model import MINIMUM_GAIN
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
@@ -310,11 +310,6 @@ def _only_consumer(value: ir.Value) -> ir.Node | None:
     """Return the only consumer of a value, be it twice, as of a square."""
     readers = {use.node for use in value.uses()}
     return readers.pop() if len(readers) == 1 and not value.is_graph_output() else None
-
-
-def is_read_once(value: ir.Value) -> bool:
-    """Say whether one input of one node is all that reads a value."""
-    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def norm_prologue(chain: EpilogueChain, excluded: set[ir.Node]) -> ir.Node | None:

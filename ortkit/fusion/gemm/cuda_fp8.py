@@ -23,7 +23,6 @@ from ortkit.fusion.gemm.cuda import (
     NORMS,
     EpilogueChain,
     epilogue_chain_of,
-    is_read_once,
     norm_prologue,
     shape_of,
 )
@@ -39,6 +38,7 @@ from ortkit.fusion.gemm.cuda_fp8_operands import (
     rounding_nodes,
     rows_of,
 )
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.describe import describe_region, tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.region import FusedRegion

@@ -13,11 +13,11 @@ import onnx_ir as ir
 from ortkit.fusion.gemm.cuda import (
     epilogue_chain_of,
     is_product,
-    is_read_once,
     is_transposed,
     shape_of,
 )
 from ortkit.fusion.gemm.cuda_small_m_cost import predict_split_k
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
 from ortkit.rewrite.scope import Scope
