@@ -286,12 +286,16 @@ def test_masks_that_nothing_reads_any_more_are_told() -> None:
     assert "Where" not in {node.op_type for node in without_readers([one.region])}
 
 
-def test_a_condition_that_always_holds_is_left_out() -> None:
+@pytest.mark.parametrize("both", ["is_row, m", "m, is_row"])
+def test_a_condition_that_always_holds_is_left_out(both: str) -> None:
     inputs, body = TAKEN["a choice"]
-    range_ = """o0 = Constant<value_int = 0> ()  o1 = Constant<value_int = 1> ()
+    range_ = (
+        """o0 = Constant<value_int = 0> ()  o1 = Constant<value_int = 1> ()
         sq = Squeeze (l)  places = Range (o0, sq, o1)
         zz = Constant<value_ints = [1, 1, -1, 1]> ()  rows = Reshape (places, zz)
-        is_row = GreaterOrEqual (rows, {})  both = And (is_row, m)  """
+        is_row = GreaterOrEqual (rows, {})  """
+        + f"both = And ({both})  "
+    )
     for bound, is_row in (("o0", True), ("o1", False)):
         changed = range_.format(bound) + body.replace("Where (m,", "Where (both,")
         _, (one,) = find(model_of(inputs, changed))

@@ -12,7 +12,7 @@ from ortkit.fusion.attention.cuda import attention_region, family
 from ortkit.fusion.decompose.attention import ComposeAttention
 from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.lower import lower_region
-from ortkit.graph.io.text import from_text
+from ortkit.graph.io.text import from_text, to_text
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.generate import sources_of
 from ortkit.passes.fuse_attention import FuseAttention
@@ -152,6 +152,16 @@ def test_it_is_refused_no_more_while_it_is_one_node() -> None:
     with decomposed([scope], [ComposeAttention(takes)]):
         assert not scope.log.misses
     assert scope.log.misses == misses
+
+
+def test_float32_stays_as_it_was_written() -> None:
+    text = to_text(ir.from_proto(model_of("a cap and a mask")))
+    for half, single in (("{13312}", "{0.25}"), ("{16384}", "{2}"), ("float16", "float")):
+        text = text.replace(half, single)
+    scope = scope_of(from_text(text), kind="cuda")
+    before = ir.to_proto(scope.model)
+    with decomposed([scope], [ComposeAttention(lambda *_: True)]):
+        assert ir.to_proto(scope.model) == before
 
 
 @pytest.mark.parametrize("denied", [True, False], ids=["denied", "no kernel"])
