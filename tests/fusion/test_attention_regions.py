@@ -71,6 +71,13 @@ def test_causal_attention_is_taken_by_itself() -> None:
     assert one.prediction.gain > 0.5
 
 
+def test_operands_of_unknown_shape_are_the_reason() -> None:
+    _, (one,) = find(f"y = {CAUSAL} (q, k, v)", f"float[] q, {rows('k', 'v')}")
+    assert one.signature is None
+    assert one.reason == "operands of unknown shape"
+    assert [value.name for value in one.region.outputs] == ["y"]
+
+
 def test_biases_of_operands_are_taken_in() -> None:
     body = f"Q = Add (q, r)  V = Add (r, v)  y = {CAUSAL} (Q, k, V)"
     _, (one,) = find(body, rows("q", "k", "v"))
