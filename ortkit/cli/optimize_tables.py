@@ -10,10 +10,13 @@ from ortkit.targets.catalog import traits_of
 from ortkit.text import plural
 
 if TYPE_CHECKING:
+    from ortkit.measure.short_timing import ShortTiming
     from ortkit.optimization.report import Report
 
 #: Names in a line of the summary; the tables have all.
 _SHOWN = 6
+#: Inputs whose shapes are in the line of a timing.
+_INPUTS = 3
 
 
 def headline(report: Report, name: str) -> str:
@@ -120,9 +123,45 @@ def _verified(report: Report) -> str:
 
 def _timed(report: Report) -> str:
     measured = None if report.measurement is None else report.measurement.model
-    if measured is None:
+    if measured is not None:
+        return f"{ratio_text(measured.ratio)} (measured)"
+    timing = report.timing
+    if timing is None or timing.speedup is None:
         return "not timed"
-    return f"{measured.ratio:.2f} times as fast (measured)"
+    if timing.speedup.direction in ("faster", "slower"):
+        return f"{ratio_text(timing.speedup.ratio)} on {timing.where} (measured)"
+    return f"no clear difference on {timing.where} (measured)"
+
+
+def timing_text(timing: ShortTiming) -> str:
+    """Return times and their ratio with its interval, or why there are none."""
+    ratio = timing.speedup
+    if ratio is None:
+        return f"no: {timing.problem}"
+    shapes = {name: shape for name, shape in timing.inputs.items() if shape}
+    names = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+    more = [f"{len(names) - _INPUTS} more"] if len(names) > _INPUTS else []
+    inputs = ", ".join([*names[:_INPUTS], *more])
+    interval = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+    return (
+        f"{timing.before_ms:.3f} ms before, {timing.after_ms:.3f} ms after: {ratio.ratio:.2f} "
+        f"times as fast{interval}{_doubt(timing)}; {inputs}"
+    )
+
+
+def _doubt(timing: ShortTiming) -> str:
+    """Return why a ratio says nothing, empty if it says something."""
+    if timing.speedup is None or timing.speedup.direction in ("faster", "slower"):
+        return ""
+    others = timing.others_cores or 0.0
+    because = f", as other work used {others:.1f} of {plural(timing.cores, 'core')}"
+    return f"; up to {1 + timing.noise:.2f} is noise{because if others >= 0.1 else ''}"
+
+
+def ratio_text(ratio: float) -> str:
+    """Return how many times as fast something is: `1.07x`, `2.6x`, `12x`."""
+    digits = 2 if ratio < 2 else 1 if ratio < 10 else 0
+    return f"{ratio:.{digits}f}x"
 
 
 def _listed(counts: Counter[str]) -> str:
