@@ -135,27 +135,13 @@ def _timed(report: Report) -> str:
 
 def timing_text(timing: ShortTiming) -> str:
     """Return times and their ratio with its interval, or why there are none."""
-    ratio = timing.speedup
-    if ratio is None:
+    if timing.speedup is None:
         return f"no: {timing.problem}"
     shapes = {name: shape for name, shape in timing.inputs.items() if shape}
     names = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     more = [f"{len(names) - _INPUTS} more"] if len(names) > _INPUTS else []
-    inputs = ", ".join([*names[:_INPUTS], *more])
-    interval = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
-    return (
-        f"{timing.before_ms:.3f} ms before, {timing.after_ms:.3f} ms after: {ratio.ratio:.2f} "
-        f"times as fast{interval}{_doubt(timing)}; {inputs}"
-    )
-
-
-def _doubt(timing: ShortTiming) -> str:
-    """Return why a ratio says nothing, empty if it says something."""
-    if timing.speedup is None or timing.speedup.direction in ("faster", "slower"):
-        return ""
-    others = timing.others_cores or 0.0
-    because = f", as other work used {others:.1f} of {plural(timing.cores, 'core')}"
-    return f"; up to {1 + timing.noise:.2f} is noise{because if others >= 0.1 else ''}"
+    times = f"{timing.before_ms:.3f} ms before, {timing.after_ms:.3f} ms after"
+    return f"{times}: {timing.ratio_text}; {', '.join([*names[:_INPUTS], *more])}"
 
 
 def ratio_text(ratio: float) -> str:

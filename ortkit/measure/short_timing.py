@@ -25,7 +25,7 @@ from ortkit.text import plural
 #: For all of it: the processes, their sessions, and the runs that count.
 SECONDS = 1.5
 #: A part of what came before it may be taken instead, if that is more, up to a bound.
-_PART, _MOST_SECONDS = 0.1, 5.0
+_PART, _MOST_SECONDS = 0.15, 5.0
 #: Sessions of more weights are not created in that time: 0.25 s for 100 MB (Xeon, 2026-11).
 MOST_WEIGHT_BYTES = 512 << 20
 #: Processes of each model, one after the other. On a busy machine one process may take 1.7 times
@@ -65,6 +65,20 @@ class ShortTiming:
     """Ratios up to 1 + noise are no difference."""
     inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Shape of each input."""
+
+    @property
+    def ratio_text(self) -> str:
+        """The ratio with its interval, and why it says nothing where that is so."""
+        found = self.speedup
+        if found is None:
+            return ""
+        interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
+        text = f"{found.ratio:.2f} times as fast{interval}"
+        if found.direction in ("faster", "slower"):
+            return text
+        others = self.others_cores or 0.0
+        because = f", as other work used {others:.1f} of {plural(self.cores, 'core')}"
+        return f"{text}; up to {1 + self.noise:.2f} is noise{because if others >= 0.1 else ''}"
 
     @property
     def where(self) -> str:
@@ -199,7 +213,10 @@ def _rounds_of_a_pair(
         now = time.perf_counter()
         share = (deadline.at - now - (pairs_left - 1) * (now - started)) / pairs_left
         if _LEAST_ROUNDS * a_round > share:
-            text = f"to load both takes {now - started:.1f} s, and a run {once / 2:.2g} s"
+            text = (
+                f"to load both models takes {now - started:.1f} s, and a run {500 * once:.2g} ms: "
+                f"a ratio would take too long"
+            )
             raise _TooLongError(text)
         turns = [partial(_turn, worker, int(is_short), deadline) for worker in (before, after)]
         until = now + share - a_round

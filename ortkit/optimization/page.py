@@ -67,20 +67,17 @@ def _timing_card(report: Report) -> Card:
     """Return what a run takes before and after, or why that is not known."""
     measured = report.measurement.model if report.measurement is not None else None
     timing = report.timing
-    verdict: str
     if measured is not None:
-        ratio, verdict, noise = measured.ratio, measured.verdict, measured.noise
         before, after = measured.before_ms, measured.after_ms
-        where = ""
+        verdict = f"{measured.verdict} (noise {measured.noise:.1%})"
+        remark = f"{measured.ratio:.2f} times as fast: {verdict}"
     elif timing is not None and timing.speedup is not None:
-        ratio, verdict, noise = timing.speedup.ratio, timing.speedup.direction, timing.noise
         before, after = timing.before_ms or 0.0, timing.after_ms or 0.0
-        where = f" on {timing.where}"
+        remark = f"on {timing.where}: {timing.ratio_text}"
     else:
         reason = "" if timing is None else timing.problem
         return Card("A run", "not timed", reason or "measure it with --measure")
     times = f"{time_text(1e3 * before)} → {time_text(1e3 * after)}"
-    remark = f"{ratio:.2f} times as fast{where}: {verdict} (noise {noise:.1%})"
     return Card("A run, measured", times, remark)
 
 
