@@ -253,13 +253,13 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
     for identity in report.denied_in_vain:
         near = suggestion(identity, [hit.id for hit in report.hits])
         show.note(f"warning: --deny {identity}: there is no such rewrite{near}")
-    show.line(_verdict(report))
+    show.labelled("verified", _verdict(report))
     if report.timing is not None:
-        show.line(f"timed     {timing_text(report.timing)}")
+        show.labelled("timed", timing_text(report.timing))
     if report.load_check != "yes":
         show.line(f"loads     {report.load_check}")
     taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
-    show.line(f"time      {taken}")
+    show.labelled("time", taken)
     for path in files:
         show.line(f"wrote     {path} ({show.bytes_text(path.stat().st_size)})")
 
@@ -301,5 +301,5 @@ def _show_left_out(report: Report) -> None:
 def _verdict(report: Report) -> str:
     checked = report.verification
     if checked is None:
-        return "verified  no (--no-verify)"
-    return f"verified  {checked.verdict}: {checked.reason}"
+        return "no (--no-verify)"
+    return f"{checked.verdict}: {checked.reason}"

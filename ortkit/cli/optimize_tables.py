@@ -35,15 +35,15 @@ def show_summary(report: Report) -> None:
     """Print what was fused and rewritten, one line each."""
     kinds = Counter(one.kind for one in report.regions if one.emitted_as)
     if kinds:
-        show.line(f"kernels   {_listed(kinds)}")
+        show.labelled("kernels", _listed(kinds))
     left = Counter(one.kind for one in report.regions if not one.emitted_as)
     if left:
-        show.line(f"unfused   {_listed(left)}; the reasons: -v")
+        show.labelled("unfused", f"{_listed(left)}; the reasons: -v")
     plain = {op: count for op, count in report.after.ops.items() if "::" not in op}
     if plain:
-        show.line(f"operators {_listed(Counter(plain))}")
+        show.labelled("operators", _listed(Counter(plain)))
     if hits := report.rewrites_by_pass():
-        show.line(f"rewrites  {_listed(Counter(hits))}")
+        show.labelled("rewrites", _listed(Counter(hits)))
 
 
 def show_tables(report: Report) -> None:
