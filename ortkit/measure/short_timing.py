@@ -26,6 +26,8 @@ from ortkit.text import plural
 SECONDS = 1.5
 #: A part of what came before it may be taken instead, if that is more, up to a bound.
 _PART, _MOST_SECONDS = 0.15, 5.0
+#: That part of the time may be added where a process had to wait for a processor.
+_GRACE = 0.5
 #: Sessions of more weights are not created in that time: 0.25 s for 100 MB (Xeon, 2026-11).
 MOST_WEIGHT_BYTES = 512 << 20
 #: Processes of each model, one after the other. On a busy machine one process may take 1.7 times
@@ -109,9 +111,10 @@ class ShortRequest:
 def time_shortly(request: ShortRequest, seconds: float = SECONDS) -> ShortTiming:
     """Time the original and the result, each in processes of its own.
 
-    What fails, or takes longer than `seconds`, is not timed, with the reason.
+    What fails, or takes much longer than `seconds`, is not timed, with the reason.
     """
-    deadline = _Deadline(time.perf_counter() + seconds)
+    started = time.perf_counter()
+    deadline = _Deadline(started + seconds, started + (1 + _GRACE) * seconds)
     try:
         return _timed(request, deadline)
     except WorkerError as error:
@@ -135,16 +138,19 @@ class _Deadline:
     """When to end, as `time.perf_counter` counts."""
 
     at: float
+    """When rounds end."""
+    latest: float
+    """When everything is given up."""
 
     @property
     def left(self) -> float:
-        """Seconds that are left, at least a moment."""
-        return max(0.01, self.at - time.perf_counter())
+        """Seconds until everything is given up, at least a moment."""
+        return max(0.01, self.latest - time.perf_counter())
 
     @property
     def is_over(self) -> bool:
-        """Whether no time is left."""
-        return time.perf_counter() >= self.at
+        """Whether everything is given up."""
+        return time.perf_counter() >= self.latest
 
 
 def _timed(request: ShortRequest, deadline: _Deadline) -> ShortTiming:
@@ -211,13 +217,11 @@ def _rounds_of_a_pair(
         is_short = once < 2 * _TURN_SECONDS
         a_round = once + 2 * _TURN_SECONDS if is_short else once
         now = time.perf_counter()
-        share = (deadline.at - now - (pairs_left - 1) * (now - started)) / pairs_left
-        if _LEAST_ROUNDS * a_round > share:
-            text = (
-                f"to load both models takes {now - started:.1f} s, and a run {500 * once:.2g} ms: "
-                f"a ratio would take too long"
-            )
-            raise _TooLongError(text)
+        setup, least, others = now - started, _LEAST_ROUNDS * a_round, pairs_left - 1
+        if now + least + others * (setup + least) > deadline.latest:
+            text = f"to load both models takes {setup:.1f} s, and a run {500 * once:.2g} ms"
+            raise _TooLongError(f"{text}: a ratio would take too long")
+        share = max(least, (deadline.at - now - others * setup) / pairs_left)
         turns = [partial(_turn, worker, int(is_short), deadline) for worker in (before, after)]
         until = now + share - a_round
         taken = interleaved(turns, _MOST_ROUNDS, least=_LEAST_ROUNDS, until=until)
