@@ -13,7 +13,7 @@ from statistics import median
 from ortkit.errors import OrtkitError
 from ortkit.graph.io.open import open_model
 from ortkit.measure.inputs import shapes_in, written_inputs
-from ortkit.runtime.intervals import Speedup, speedup_of
+from ortkit.runtime.intervals import FEWEST_ROUNDS, Speedup, speedup_of
 from ortkit.runtime.machine import LoadWatch, MachineLoad
 from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.rounds import interleaved
@@ -28,8 +28,8 @@ SECONDS = 1.5
 _PART, _MOST_SECONDS = 0.15, 5.0
 #: That part of the time may be added where a process had to wait for a processor.
 _GRACE = 0.5
-#: Sessions of more weights are not created in that time: 0.25 s for 100 MB (Xeon, 2026-11).
-MOST_WEIGHT_BYTES = 512 << 20
+#: Weights in a session of the original and one of the result: 0.25 s for 100 MB (Xeon, 2026-11).
+_LOADED_BYTES_A_SECOND = 200e6
 #: Processes of each model, one after the other. On a busy machine one process may take 1.7 times
 #: as long as another of the same model, in all of its runs (Xeon, 2 cores, load 6, 2026-11).
 _PAIRS = 2
@@ -37,8 +37,8 @@ _LEAST_ROUNDS = 3
 _MOST_INPUT_SETS = 4
 _TURN_SECONDS = 0.02
 _MOST_ROUNDS = 200
-#: On a machine that does nothing else: processes of one model differ by as much.
-_LEAST_NOISE = 0.05
+#: By pairs of processes, what those of one model differ by on a machine that does nothing else.
+_LEAST_NOISE = (0.1, 0.05)
 #: Processors that are left beside other work, at least.
 _LEAST_LEFT = 0.1
 
@@ -118,7 +118,7 @@ def time_shortly(request: ShortRequest, seconds: float = SECONDS) -> ShortTiming
     try:
         return _timed(request, deadline)
     except WorkerError as error:
-        late = f"to load and to run both models takes longer than {seconds:.1f} s"
+        late = "to load and to run both models takes too long"
         return ShortTiming(late if deadline.is_over else str(error))
     except (OrtkitError, OSError, MemoryError, _TooLongError) as error:
         return ShortTiming(" ".join(str(error).split()))
@@ -127,6 +127,13 @@ def time_shortly(request: ShortRequest, seconds: float = SECONDS) -> ShortTiming
 def seconds_after(taken: float) -> float:
     """Return the time for a short timing after something that took `taken` seconds."""
     return max(SECONDS, min(_MOST_SECONDS, _PART * taken))
+
+
+def too_large(weight_bytes: int, seconds: float) -> str:
+    """Say that there is no time to load these weights; empty if there is."""
+    if weight_bytes / _LOADED_BYTES_A_SECOND <= seconds:
+        return ""
+    return f"weights of {weight_bytes / 1e6:,.0f} MB take long to load"
 
 
 class _TooLongError(Exception):
@@ -166,13 +173,16 @@ def _timed(request: ShortRequest, deadline: _Deadline) -> ShortTiming:
     )
     fitting = _Inputs(islice(feeds, _MOST_INPUT_SETS))
     with LoadWatch() as watch:
-        rounds = [
-            _rounds_of_a_pair(request, fitting, deadline, watch, pairs_left=_PAIRS - number)
-            for number in range(_PAIRS)
-        ]
+        rounds: list[list[list[float]]] = []
+        while len(rounds) < _PAIRS:
+            left = _PAIRS - len(rounds)
+            taken, is_last = _rounds_of_a_pair(request, fitting, deadline, watch, left)
+            rounds.append(taken)
+            if is_last:
+                break
     before, after = ([taken[place] for taken in rounds] for place in (0, 1))
     load = watch.found()
-    noise = _noise(load)
+    noise = _noise(load, len(rounds))
     return ShortTiming(
         before_ms=1e3 * median(chain(*before)),
         after_ms=1e3 * median(chain(*after)),
@@ -191,9 +201,8 @@ def _rounds_of_a_pair(
     inputs: _Inputs,
     deadline: _Deadline,
     watch: LoadWatch,
-    *,
     pairs_left: int,
-) -> list[list[float]]:
+) -> tuple[list[list[float]], bool]:
     """Create both sessions, see how long a run takes, and let them take turns.
 
     Args:
@@ -204,7 +213,8 @@ def _rounds_of_a_pair(
         pairs_left: This one, and those that will take as long to start.
 
     Returns:
-        Seconds of a run, by round, of the original and of the result.
+        Seconds of a run, by round, of the original and of the result; and whether there is no
+        time for another pair.
     """
     started = time.perf_counter()
     with Worker("ortkit") as before, Worker("ortkit") as after:
@@ -217,23 +227,25 @@ def _rounds_of_a_pair(
         is_short = once < 2 * _TURN_SECONDS
         a_round = once + 2 * _TURN_SECONDS if is_short else once
         now = time.perf_counter()
-        setup, least, others = now - started, _LEAST_ROUNDS * a_round, pairs_left - 1
-        if now + least + others * (setup + least) > deadline.latest:
+        setup, others, least = now - started, pairs_left - 1, _LEAST_ROUNDS
+        if others and now + least * a_round * (1 + others) + setup * others > deadline.latest:
+            others, least = 0, FEWEST_ROUNDS
+        if now + least * a_round > deadline.latest:
             text = f"to load both models takes {setup:.1f} s, and a run {500 * once:.2g} ms"
             raise _TooLongError(f"{text}: a ratio would take too long")
-        share = max(least, (deadline.at - now - others * setup) / pairs_left)
+        share = (deadline.at - now - others * setup) / (1 + others)
         turns = [partial(_turn, worker, int(is_short), deadline) for worker in (before, after)]
         until = now + share - a_round
-        taken = interleaved(turns, _MOST_ROUNDS, least=_LEAST_ROUNDS, until=until)
+        taken = interleaved(turns, _MOST_ROUNDS, least=least, until=until)
         for worker in (before, after):
             watch.count(worker.pid)
-        return taken
+        return taken, not others
 
 
-def _noise(load: MachineLoad) -> float:
+def _noise(load: MachineLoad, pairs: int) -> float:
     """Return the noise for what other work takes: it may all be taken from one of the two."""
     left = max(_LEAST_LEFT, load.cpus - (load.others_cpus or 0.0))
-    return max(_LEAST_NOISE, load.cpus / left - 1)
+    return max(_LEAST_NOISE[pairs - 1], load.cpus / left - 1)
 
 
 class _Inputs:

@@ -547,34 +547,34 @@ class _Run:
             ShortTiming,
             seconds_after,
             time_shortly,
+            too_large,
         )
         from ortkit.runtime.timing.variants import Variant
 
         if self.measurer is not None and self.measurer.model is not None:
             return  # measured at length
-        if reason := self._not_timed(candidate):
+        seconds = seconds_after(sum(self.seconds.values()))
+        reason = self._not_timed(candidate) or too_large(self.before.weight_bytes, seconds)
+        if reason:
             self.timing = ShortTiming(reason)
             return
+        started = time.perf_counter()
         with self._stage("time"), TemporaryFolder("time", inside=self.work) as folder:
             result = Variant(self._saved(candidate), candidate.library)
             request = ShortRequest(
                 self.original(), result, folder, self.options.inputs, self.options.shapes,
                 self.options.threads,
             )  # fmt: skip
-            self.timing = time_shortly(request, seconds_after(sum(self.seconds.values())))
+            self.timing = time_shortly(request, seconds - (time.perf_counter() - started))
 
     def _not_timed(self, candidate: Candidate) -> str:
         """Return why a run is not timed here, empty if it can be."""
-        from ortkit.measure.short_timing import MOST_WEIGHT_BYTES
-
         if not self.options.machine.traits.is_timed:
             return f"models for {self.options.target} are not timed here"
         if foreign := foreign_note(candidate.library, self.options):
             return foreign
         if not candidate.log.hits and candidate.library is None:
             return "nothing was rewritten"
-        if self.before.weight_bytes > MOST_WEIGHT_BYTES:
-            return f"weights of {self.before.weight_bytes / 1e6:,.0f} MB take long to load"
         return ""
 
     def report(self, candidate: Candidate, verification: Verification | None) -> Report:

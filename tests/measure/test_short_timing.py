@@ -61,7 +61,21 @@ def test_fewer_nodes_are_faster(
 )
 def test_what_others_use_is_noise(others: float | None, noise: float) -> None:
     """It may all be taken from one of the two."""
-    assert short_timing._noise(replace(IDLE, others_cpus=others)) == pytest.approx(noise)
+    load = replace(IDLE, others_cpus=others)
+    assert short_timing._noise(load, 2) == pytest.approx(noise)
+    assert short_timing._noise(load, 1) == pytest.approx(max(0.1, noise))
+
+
+def test_a_second_pair_of_processes_needs_time(
+    request_for: Callable[[int, int], ShortRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round takes 20 s: there are 110 for five in one pair, not 120 for three in each of two."""
+    monkeypatch.setattr(short_timing, "_TURN_SECONDS", 10.0)
+    monkeypatch.setattr(short_timing, "_MOST_ROUNDS", 5)
+    monkeypatch.setattr(short_timing, "_turn", lambda worker, *_: float(worker.pid))
+    found = time_shortly(request_for(5, 4), 110 / 1.5)
+    assert found.rounds == 5
+    assert found.noise >= 0.1
 
 
 def test_what_takes_too_long_is_not_timed(
@@ -69,7 +83,7 @@ def test_what_takes_too_long_is_not_timed(
 ) -> None:
     request = request_for(5, 4)
     late = time_shortly(request, 0.001)
-    assert late.problem == "to load and to run both models takes longer than 0.0 s"
+    assert late.problem == "to load and to run both models takes too long"
     monkeypatch.setattr(short_timing, "_TURN_SECONDS", 30.0)
     assert time_shortly(request, 20.0).problem.startswith("to load both models takes 0.")
 
@@ -106,6 +120,6 @@ def test_what_cannot_be_timed_has_a_reason(
     model.graph.initializer.append(weight)
     model.graph.node[0].CopyFrom(oh.make_node("Mul", ["x", "w"], ["v0"]))
     model.graph.node[1].CopyFrom(oh.make_node("Identity", ["v0"], ["v1"]))
-    monkeypatch.setattr(short_timing, "MOST_WEIGHT_BYTES", 4000)
+    monkeypatch.setattr(short_timing, "_LOADED_BYTES_A_SECOND", 4000.0)
     heavy = optimize(model, options).report
     assert heavy.timing == ShortTiming("weights of 0 MB take long to load")
