@@ -18,10 +18,10 @@ from ortkit.errors import InternalError, ModelError
 from ortkit.fusion.gemm.cpu_fp32_bodies import is_product
 from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
 from ortkit.fusion.regions.describe import tensor_spec
+from ortkit.fusion.regions.duplicate import Accepts
 from ortkit.fusion.regions.lower import import_body
 from ortkit.fusion.regions.region import PASS
 from ortkit.fusion.regions.report import RegionReport
-from ortkit.fusion.regions.select import Accepts
 from ortkit.fusion.regions.sizes import join_unsolved
 from ortkit.graph.io.convert import first_line, to_ir
 from ortkit.graph.shapes.infer import Shapes

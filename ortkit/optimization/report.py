@@ -24,7 +24,7 @@ SCHEMA = "ortkit.optimize/"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class MissGroup:
     """Rewrites that were considered and not done, alike but for where."""
 
     pass_name: str
@@ -125,7 +125,7 @@ class Report:
         near = difflib.get_close_matches(what.lower(), list(by_small), n=1)
         return by_small[near[0]] if near else ""
 
-    def why(self, what: str) -> tuple[Refusal, ...]:
+    def why(self, what: str) -> tuple[MissGroup, ...]:
         """Return what `missed` does and the kernels that were not made, alike ones as one."""
         found = [(miss.pass_name, miss.node, miss.reason) for miss in self.missed(what)]
         found.extend(
@@ -137,7 +137,7 @@ class Report:
         for pass_name, node, reason in found:
             alike.setdefault((pass_name, _kind(node), reason), []).append(node)
         return tuple(
-            Refusal(pass_name, nodes[0], reason, len(nodes))
+            MissGroup(pass_name, nodes[0], reason, len(nodes))
             for (pass_name, _, reason), nodes in alike.items()
         )
 

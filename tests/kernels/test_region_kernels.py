@@ -234,6 +234,18 @@ def test_a_region_computes_what_its_function_does(name: str, build: Build) -> No
             np.testing.assert_array_equal(got, again, err_msg="depends on the threads")
 
 
+def test_a_sum_of_one_element_is_that_element(build: Build) -> None:
+    body = axes("A", 1) + "S = ReduceSum (X, A)  Y = Neg (S)"
+    column = TensorSpec("X", "float32", ("n", 1)), TensorSpec("Y", "float32", ("n", 1))
+    text = f'<opset_import: ["" : 20]> f (X) => (Y) {{ {body} }}'
+    signature = RegionSignature("one", text, column[:1], column[1:])
+    library = build(signature).library
+    assert library is not None
+    x = np.arange(5, dtype=np.float32)[:, None]
+    (found,) = session(fused_model(signature), library.path).run(None, {"X": x})
+    np.testing.assert_array_equal(found, -x)
+
+
 def test_a_narrow_type_on_the_way_rounds_in_vectors_and_after_them(build: Build) -> None:
     body = """<opset_import: ["" : 20]> f (X) => (Y) {
         I = Cast <to = 7> (X)  H = Cast <to = 10> (I)  Y = Cast <to = 1> (H) }"""

@@ -52,6 +52,10 @@ class Tile:
     architectures: tuple[int, ...] | None = None
     is_optional: bool = False
 
+    def __post_init__(self) -> None:
+        """Hold what Triton asks of a block: powers of two."""
+        assert self.queries.bit_count() == self.keys.bit_count() == 1
+
 
 @dataclass(frozen=True)
 class HopperTile:
