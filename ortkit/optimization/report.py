@@ -12,6 +12,7 @@ from ortkit.graph.analysis.summary import Summary
 
 if TYPE_CHECKING:
     from ortkit.measure.result import Measurement
+    from ortkit.measure.short_timing import ShortTiming
     from ortkit.precision.result import PrecisionReport
     from ortkit.rewrite.failures import FailedPass
     from ortkit.rewrite.log import Hit, Miss
@@ -74,6 +75,8 @@ class Report:
     """What a lower precision cost and gained on a CPU; None if they were not asked for."""
     calibration: str = ""
     """File of what `ortkit calibrate` measured, which decided on kernels; empty: the defaults."""
+    timing: ShortTiming | None = None
+    """A run before and after; None if it was not asked for, or `measurement` has it."""
     kernel_check: KernelReport | None = None
     """Each kernel beside its function body; None if there are none or it was not asked for."""
 
@@ -166,6 +169,7 @@ class Report:
             "failed_passes": [asdict(failed) for failed in self.failed_passes],
             "verification": None if checked is None else checked.to_json(schema),
             "measurement": None if self.measurement is None else self.measurement.to_json(),
+            "timing": None if self.timing is None else self.timing.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,
             "kernel_check": None if self.kernel_check is None else self.kernel_check.to_json(),
