@@ -2,7 +2,7 @@
 
 Inlined bodies are seen by every pass, so that the result is what today's version makes of the
 model. Where something of a body is left without a kernel, as weights that were packed for one may
-be, its fused node is kept instead, and its kernel is made again from the body.
+be, its fused node is kept instead. Its kernel is made again from the body.
 """
 
 from __future__ import annotations

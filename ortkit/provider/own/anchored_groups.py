@@ -1,7 +1,7 @@
 """Groups that take convolutions or products: kernels over weights in a layout of their own.
 
 The weights are constants of the model. They are packed when a session is made and stay in its
-memory, as ONNX Runtime does with those of its own kernels; only in a model that is compiled ahead
+memory, as ONNX Runtime does with those of its own kernels. Only in a model that is compiled ahead
 of time the kernel library holds them.
 """
 
