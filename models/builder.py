@@ -1,7 +1,7 @@
 """A thin tape that writes an ONNX graph node by node, in the manner of a chosen exporter.
 
 Values are names. The manner (`Spelling`) decides where constants live, how a dynamic size is
-read and how things are called; what a layer is made of is decided in the layer's own file.
+read and how things are called. What a layer is made of is decided in the layer's own file.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A recurrent cell in a Loop over the sequence, with an If inside, then a Loop that may stop
-early and an If outside; all subgraphs read values of the graphs around them.
+early and an If outside. All subgraphs read values of the graphs around them.
 
 Inputs: x, float32 [batch, sequence, width]; steps, int64 [] (the most refinements).
 Outputs: states, float32 [sequence, batch, width]; refined, float32 [batch, width]; count,

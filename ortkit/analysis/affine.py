@@ -155,7 +155,7 @@ def _is_product(site: Site, value: ir.Value) -> bool:
     """Say whether `value` multiplies or divides two values that vary.
 
     A constant factor next to it is likely the 0.5 of a GELU, the 1/6 of a HardSwish or the
-    weight of a norm; without it nobody, ONNX Runtime included, would recognize these.
+    weight of a norm. Without it nobody, ONNX Runtime included, would recognize these.
     """
     node = site.producer(value, "Mul", "Div")
     return node is not None and not any(site.scope.is_constant(v) for v in node.inputs)

@@ -2,7 +2,7 @@
 
 An axis of a value is a product of factors, outermost first, so that the elements of the value lie
 in the order of all its factors. A Reshape only regroups the factors, and parts one where an axis
-ends inside of it; a Transpose moves whole groups; an Expand adds factors which are not of the
+ends inside of it. A Transpose moves whole groups; an Expand adds factors which are not of the
 source. What a chain of them does is then a permutation of factors, however it is written:
 
     x                               (b) (s) (h d)       [b, s, h * d]

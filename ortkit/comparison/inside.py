@@ -1,7 +1,7 @@
 """Where two models part within the bodies of control flow.
 
-What is computed in a body is seen by giving it out: as one more result of both branches of an
-If, as one more row for each turn of a Loop or Scan.
+What is computed in a body is seen by giving it out. It is one more result of both branches of an
+If, or one more row for each turn of a Loop or Scan.
 """
 
 from __future__ import annotations

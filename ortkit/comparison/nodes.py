@@ -1,7 +1,7 @@
 """Two models value by value: where they part, and which node is to blame.
 
 Values of one name are compared as the models compute them, and each once more as B makes it
-from what A has before it: then no error comes in, and what differs is made right there.
+from what A has before it. Then no error comes in, and what differs is made right there.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def make_rows(
 ) -> tuple[Row, ...]:
     """Return every combination; each is compared with one that differs in one thing only.
 
-    A model is compared with the first model under the same setting; the first model with
-    itself on the first provider, there with itself at the first number of threads, and there
+    A model is compared with the first model under the same setting. The first model is compared
+    with itself on the first provider, there with itself at the first number of threads, and there
     with itself at the first level of optimizations.
 
     Raises:

@@ -1,9 +1,9 @@
 """The process that jobs are forked from; started by `processes.py`.
 
 It imports our modules that jobs run and starts no threads of its own, so that forking is safe: the
-caller's process may have ONNX Runtime's threads. The caller sends three descriptors for a job: a
-socket on which the process's number and its exit status come back, the job's channel, and the
-file that the job prints to. A caller that shuts the socket ends the job.
+caller's process may have ONNX Runtime's threads. The caller sends three descriptors for a job.
+They are a socket on which the process's number and its exit status come back, the job's channel,
+and the file that the job prints to. A caller that shuts the socket ends the job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which layout and type each convolution and product wants here, and what conversion costs.
 
 Measured, not looked up: each node at its real sizes is a model of its own in every layout and type
-that there is an operator for, and ONNX Runtime's trace says what the operator and what the
+that there is an operator for. ONNX Runtime's trace says what the operator and what the
 conversions around it take. What does not exist is listed with the reason.
 """
 

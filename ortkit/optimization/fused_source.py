@@ -2,9 +2,8 @@
 
 Inlined bodies are seen by every pass, so that the result is what today's version makes of the
 model. Where something of a body is left without a kernel, as weights that were packed for one may
-be, its fused node is kept instead, and its kernel is made again from the body. All are kept where
-the result would have more nodes than the source: a layout that was chosen before is one that some
-of its kernels need.
+be, its fused node is kept instead. Its kernel is made again from the body. All are kept where the
+result would have more nodes than the source: some kernels need the layout that was chosen before.
 """
 
 from __future__ import annotations

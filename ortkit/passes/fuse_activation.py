@@ -45,7 +45,7 @@ class FuseActivation(GraphPass):
 
     Pointwise nodes between one value and a result are evaluated at points that include kinks,
     large numbers, infinities and NaN, and compared with the activations of
-    `ortkit.ops.activations.reference`; how they are spelled does not matter. Constants with few
+    `ortkit.ops.activations.reference`. How they are spelled does not matter. Constants with few
     digits are taken as rounded ones.
 
     Skips:

@@ -33,7 +33,7 @@ class FuseAttention(GraphPass):
         y = Attention(q3, k3, v3, mask) # [B, S, H * D], q_num_heads, kv_num_heads, scale
 
     Scale, mask, cap, layout, repeated heads and caches may be written in any way that has the
-    same meaning; a mask that is causal at every size is dropped for an attribute.
+    same meaning. A mask that is causal at every size is dropped for an attribute.
 
     Skips:
         * Scores or probabilities that others read, and masks that depend on single scores.

@@ -41,7 +41,7 @@ class LowerEinsum(NodePass):
         y = MatMul(Transpose<perm = [0, 2, 1, 3]>(q), Transpose<perm = [0, 2, 3, 1]>(k))
 
     Axes that both operands have and the result lacks are summed in a MatMul, with what is kept of
-    each operand as rows and columns; without such axes it is a Mul. What only one operand has and
+    each operand as rows and columns. Without such axes it is a Mul. What only one operand has and
     the result lacks is summed first. These take 0.13 to 0.96 of the time of Einsum in ONNX Runtime
     1.31.1 on a CPU (25 equations), where the layout ops are nodes of their own and no slower.
 

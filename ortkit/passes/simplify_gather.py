@@ -43,7 +43,7 @@ class SimplifyGather(NodePass):
     `k` and `n`: so torch's exporter indexes masks.
 
     A roll as two Slices and a Concat takes 1.8 times as long as one Gather (56 x 56 x 96 and
-    14 x 14 x 384 floats, ONNX Runtime 1.31.1 on a CPU); the others take as long as before.
+    14 x 14 x 384 floats, ONNX Runtime 1.31.1 on a CPU). The others take as long as before.
 
     Skips:
         * Axes of unknown size, and cuts along several axes.

@@ -29,7 +29,7 @@ class SimplifyTranspose(NodePass):
         y = Transpose<perm = [0, 1, 3, 2]>(x)
 
     Axes are followed as factors (`ortkit.analysis.axes`), so it does not matter how the chain is
-    written: it becomes at most Reshape, Transpose, Reshape, and windows that are made and undone
+    written. It becomes at most Reshape, Transpose, Reshape, and windows that are made and undone
     become nothing. A Transpose that moves nothing but axes of length one becomes a Reshape.
 
     Skips:

@@ -32,9 +32,9 @@ class SplitSkipNorm(NodePass):
         s = Add(x, skip);  y = LayerNormalization(s, w, b)
         y = LayerNormalization(Add(x, skip), w, b)              # w: [1, n]
 
-    ONNX Runtime 1.31.1 runs SkipLayerNormalization on the CPU 4 to 8 times slower than its parts,
-    and makes it at load of a sum and a norm whose scale has one axis. With two it computes the
-    same, as fast as with one, and is left alone.
+    ONNX Runtime 1.31.1 runs SkipLayerNormalization on the CPU 4 to 8 times slower than its parts.
+    It makes the node at load of a sum and a norm whose scale has one axis. With two it computes
+    the same, as fast as with one, and is left alone.
 
     Skips:
         * Other element types than float32, where sums would be rounded in between.

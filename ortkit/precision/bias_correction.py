@@ -6,7 +6,7 @@ After:
     y = x W' + (b - E[x] (W' - W))
 
 Values behind an activation are positive on the whole, so that what rounding does to a column of
-weights does not average out: it moves the column's results by as much on every input.
+weights does not average out. It moves the column's results by as much on every input.
 
 Source:
     Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (2019),

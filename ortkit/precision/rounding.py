@@ -1,6 +1,6 @@
 """A model in float32 that rounds where another computes in half precision.
 
-ONNX Runtime's CPU provider has few kernels for float16 and none for bfloat16: it casts around each
+ONNX Runtime's CPU provider has few kernels for float16 and none for bfloat16. It casts around each
 node and then takes the casts between two of them away, so that nothing is rounded there. A pair of
 casts that stands in the model it keeps (onnxruntime 1.31.1).
 """

@@ -79,7 +79,7 @@ class StaticInt8:
         """Whether a MaxPool reads it, which ONNX Runtime moves QuantizeLinear in front of.
 
         Of bytes it is fast only behind a convolution on integers (1.31.1: 9 ms instead of 0.1 in
-        a ResNet-50), so that a convolution in float32 in front of it costs more than it saves.
+        a ResNet-50). So a convolution in float32 in front of it costs more than it saves.
         """
         return any(
             use.node.op_type == "MaxPool" and use.node.domain == ""

@@ -42,7 +42,7 @@ class ExecutionProvider:
     set, so what a session stores in `self` is its own.
 
     Methods are called on the thread that creates or runs the session. What they raise becomes
-    an error of ONNX Runtime's with the message and the place; what `get_capability` raises is
+    an error of ONNX Runtime's with the message and the place. What `get_capability` raises is
     only logged by ONNX Runtime, unless the session sets the option `strict` to 1.
     """
 
@@ -89,7 +89,7 @@ class ExecutionProvider:
         By default the nodes that one of `kernels` fits.
 
         Returns:
-            Lists of nodes (or `Group`s), each to be compiled as one; and nodes by themselves,
+            Lists of nodes (or `Group`s), each to be compiled as one. Or nodes by themselves,
             which run one of `kernels` where one fits, else are compiled like a list of one.
         """
         raise NotImplementedError

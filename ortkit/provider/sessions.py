@@ -69,7 +69,7 @@ class SessionCallbacks:
     def in_turn(self, kernel: Callable[[int], int], ep: int) -> Callable[[int], int]:
         """Return a session's kernel, which waits for the others if the provider wants that.
 
-        ONNX Runtime has a way to keep runs apart, too, but it waits for its lock with the
+        ONNX Runtime has a way to keep runs apart, too. It waits for its lock with the
         interpreter's held, and a kernel that wants the latter never ends (1.31.1, 2026-11).
         """
         if self._provider.concurrent_kernels:

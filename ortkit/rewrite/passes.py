@@ -42,7 +42,7 @@ class NodePass(Pass):
     """A pass that decides at one node from what lies around it.
 
     Neighbouring node passes of a pipeline share one worklist, so that each rewrite is followed
-    by a look at only the nodes that it touched; cost stays linear in the graph.
+    by a look at only the nodes that it touched. Cost stays linear in the graph.
     """
 
     ops: ClassVar[Sequence[str]]

@@ -23,7 +23,7 @@ from ortkit.rewrite.log import Hit, RewriteLog
 class Transaction:
     """What a scope did within `with scope.transaction()`, in order.
 
-    Later edits by others may stay: what reads a result reads again what the result had replaced,
+    Later edits by others may stay. What reads a result reads again what the result had replaced,
     and a value that was replaced since is read as what stands for it.
     """
 

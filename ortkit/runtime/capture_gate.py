@@ -17,7 +17,7 @@ _MOST_USERS = 64
 class CaptureGate:
     """Lets threads use the device together, or one of them capture alone.
 
-    ONNX Runtime captures in CUDA's global mode: what other threads allocate or wait for in the
+    ONNX Runtime captures in CUDA's global mode. What other threads allocate or wait for in the
     meantime fails, and the capture with it ("operation not permitted when stream is capturing";
     now and then the process ends. Seen with two sessions on an H100, ONNX Runtime 1.31.1,
     2026-11). Work that does not go through an ortkit session is not held back.

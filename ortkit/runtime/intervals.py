@@ -62,7 +62,7 @@ def speedup_of(before: Rounds, after: Rounds, *, floor: float = 0.0, seed: int =
     """Compare times taken in the same rounds, of one process after the other.
 
     The interval is the percentile bootstrap's over processes and, within each, over rounds in
-    common: what slowed a whole round down does not widen it, but what differs from one process
+    common. What slowed a whole round down does not widen it, but what differs from one process
     to the next (where its memory came to lie) does.
 
     Args:
@@ -93,7 +93,7 @@ def noise_floor(control: Speedup, variants: Sequence[Rounds] = ()) -> float:
 
     Args:
         control: A variant against itself.
-        variants: All that were timed together, each over two processes or more: what is left
+        variants: All that were timed together, each over two processes or more. What is left
             of their medians, where each has a speed and each set of processes has one, shows
             what processes differ by (a randomized block design; Student's t at `CONFIDENCE`).
     """

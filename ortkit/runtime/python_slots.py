@@ -1,6 +1,6 @@
 """Ops of onnxruntime-extensions whose types and code are set when a session needs them.
 
-It keeps its Python ops in one growing array and hands addresses in it to sessions, so one that is
+It keeps its Python ops in one growing array and hands addresses in it to sessions. So one that is
 declared after a session was made breaks that session (0.15.2: memory that was freed is read). All
 that ortkit ever uses are therefore declared at once, before the first such session.
 """

@@ -74,12 +74,12 @@ class Session:
 
         Args:
             model: A path, bytes, a protobuf, an `ir.Model`, or what `ortkit.optimize` returned.
-            target: `auto` (CUDA where this machine has it, else the CPU), `cpu`, `cuda`, an
-                execution provider's name, or a list of these, most wanted first, each as a name
+            target: `auto` (CUDA where this machine has it, else the CPU), `cpu`, `cuda` or an
+                execution provider's name. Or a list of these, most wanted first, each as a name
                 or as (name, options). The CPU always comes last: it runs what no other takes.
             kernels: `auto` loads `STEM.ops.so` beside the model, or the library embedded in it,
                 if it is the model's and was built here; `require` makes it an error if it cannot
-                be loaded; `never` loads none; a path names another, which is trusted.
+                be loaded. `never` loads none; a path names another, which is trusted.
             trust: Whether the model's library is loaded even if it was built elsewhere. It is
                 native code: whoever made it decides what this process does.
             fallback: Whether a provider that is missing, or takes no part, is left out with a
@@ -237,12 +237,12 @@ class Session:
         """Bind memory to inputs and outputs once, for runs that copy nothing.
 
         Args:
-            inputs: Every input, as `run` takes them: an array that is shared with the caller
-                (numpy on the CPU, torch or DLPack on any device, `OrtValue`), or a shape to be
-                reserved on `device`.
-            outputs: Memory for outputs, given in the same way; names alone, or outputs that
-                are left out, are reserved on `device`, at once where their shape follows from
-                the inputs', else by ONNX Runtime in each run.
+            inputs: Every input, as `run` takes them. An array is shared with the caller (numpy
+                on the CPU, torch or DLPack on any device, `OrtValue`); a shape is reserved on
+                `device`.
+            outputs: Memory for outputs, given in the same way. Names alone, or outputs that
+                are left out, are reserved on `device`. This is done at once where their shape
+                follows from the inputs', else by ONNX Runtime in each run.
             device: `cpu` or `cuda`; by default that of the first provider.
             share: Inputs to outputs that are to lie in the same memory: caches of a fixed size,
                 so that each run appends to what the last one left.

@@ -99,7 +99,7 @@ def tune_kernels(
     """Tune kernels for this machine's processor, all alike.
 
     Args:
-        searches: What to tune. Of several searches the last one is what is asked for; one before
+        searches: What to tune. Of several searches the last one is what is asked for. One before
             is done as far as it was not yet, with a batch for each kernel, so that what it finds
             can be compared.
         options: See `TuneOptions`; what it says of models means nothing here.

@@ -2,8 +2,8 @@
 
 Behind a TopK over values that are as good as equal a candidate may gather other rows than the
 original, and everything that is computed of them is other. Both are right. So such models are
-compared in parts: the values that they pick from, what they pick, as any output that picks
-(`ties.py`), and what they compute from the original's picks, which both get as inputs.
+compared in parts. These are the values that they pick from, what they pick, as any output that
+picks (`ties.py`), and what they compute from the original's picks, which both get as inputs.
 """
 
 from __future__ import annotations

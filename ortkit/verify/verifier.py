@@ -202,9 +202,9 @@ class Verifier:
     ) -> Verification:
         """Judge a candidate.
 
-        It is run with ONNX Runtime's optimizations off, where functions stand in for
-        kernels, and then under deploy settings: with its kernels, on CUDA if they are for CUDA
-        and this machine has it. Kernels that do not run here are listed as not compared.
+        It is run with ONNX Runtime's optimizations off, where functions stand in for kernels, and
+        then under deploy settings. Those are with its kernels, on CUDA if they are for CUDA and
+        this machine has it. Kernels that do not run here are listed as not compared.
 
         Args:
             candidate: An ONNX file, or a model that is written to one.

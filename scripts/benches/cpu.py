@@ -4,8 +4,8 @@ Every variant lives in a process of its own, all side by side: they run interlea
 A, and are started again several times. `original again` is the original once more: what it is off
 1 by is noise. Intervals are at 95 %, by resampling processes and then turns. The ceiling is the
 original's time over that of its heavy operators, from a profile. Sixty pairs for each of eight
-models, one and two threads, batches of one and eight take two to three hours on two cores; --quick
-(batch 1, two threads, 16 pairs) some ten minutes.
+models, one and two threads, batches of one and eight take two to three hours on two cores. With
+--quick (batch 1, two threads, 16 pairs) it is some ten minutes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A process that holds one model of one engine and runs it when told: `cpu_worker.py JOB.json`.
 
 Imports numpy and the engine only, so that it runs in the engine's own environment. One JSON
-object a line on stdin and on stdout: {"runs": N} answers with the seconds of N runs, {"save":
+object a line on stdin and on stdout. {"runs": N} answers with the seconds of N runs, {"save":
 PATH} writes the outputs of a run, an end of input ends it.
 """
 

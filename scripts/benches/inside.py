@@ -1,6 +1,6 @@
 """`python -m scripts.benches.inside LEVEL WARM SOURCE TARGET`: CPU seconds without start-up.
 
-Start-up takes several times what a thousand nodes take, and varies by more than they take; so
+Start-up takes several times what a thousand nodes take, and varies by more than they take. So
 it is not taken off afterwards but kept out: a small model goes first.
 """
 

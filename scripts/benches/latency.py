@@ -92,7 +92,7 @@ def sizes_at(model: ir.Model, length: int | None) -> Mapping[str, int]:
     """Return a number for each named size of the inputs: batches are 1, lengths `length`.
 
     A size is a batch's if it is called so or only ever stands first, an image's or a cache's
-    if it is called so or has four axes around it, and a length otherwise. Those that are
+    if it is called so or has four axes around it. Else it is a length. Those that are
     neither batch nor length are as in verification.
     """
     shapes = FeedMaker.of(model, {}).shapes

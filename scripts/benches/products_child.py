@@ -1,6 +1,6 @@
 """The process that times one product after the other: `python products_child.py JOB.json`.
 
-Imports nothing of ortkit. Prints a line when all products are ready; then each line of its input
+Imports nothing of ortkit. Prints a line when all products are ready. Then each line of its input
 is the number of a product, and it answers with the seconds of single runs as JSON.
 """
 

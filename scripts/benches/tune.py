@@ -1,6 +1,6 @@
 """`scripts/bench tune`: what tuning gives on the pieces of `scripts/bench kernels`.
 
-Each piece is one region, tuned as `ortkit tune` does, for the same time each; the kernel that is
+Each piece is one region, tuned as `ortkit tune` does, for the same time each. The kernel that is
 chosen is then timed against the default once more, in processes that had no part in the choice.
 Kernels run alone, on one thread, with warm caches.
 """

@@ -48,3 +48,55 @@ def test_the_shim_does_what_it_should_on_aarch64(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [f"{name} ok" for name in names_of_tests()]
+
+
+HOST = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char** given) {
+  void* library = dlopen(given[1], RTLD_NOW);
+  if (!library) return fprintf(stderr, "%s\\n", dlerror()), 1;
+  for (int i = 2; i < count; ++i)
+    if (!dlsym(library, given[i])) return fprintf(stderr, "%s\\n", dlerror()), 1;
+  return puts("loaded") < 0;
+}
+"""
+#: What a process asks each library for.
+ASKED = {
+    "runtime": ["RegisterCustomOps", "ortkit_arena_statistics", "ortkit_activity_take"],
+    "provider": ["CreateEpFactories", "ReleaseEpFactory"],
+}
+#: Where Debian's cross compilers keep the C library that programs load.
+LIBRARIES = Path("/usr/aarch64-linux-gnu")
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build both shared libraries for aarch64 as the wheel has them, and return their folder."""
+    gcc, cmake = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("cmake")
+    if not QEMU or not gcc or not cmake or not LIBRARIES.is_dir():
+        pytest.skip("no qemu-aarch64, cmake or g++-aarch64-linux-gnu; apt-get install has them")
+    folder = tmp_path_factory.mktemp("aarch64")
+    (folder / "host.c").write_text(HOST)
+    subprocess.run([gcc, folder / "host.c", "-ldl", "-o", folder / "host"], check=True)
+    settings = {
+        "CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+        "CMAKE_C_COMPILER": gcc, "CMAKE_CXX_COMPILER": gcc.removesuffix("gcc") + "g++",
+    }  # fmt: skip
+    given = [f"-D{name}={value}" for name, value in settings.items()]
+    custom_ops = HERE.parents[1] / "custom_ops"
+    for arguments in (["-S", custom_ops, "-B", folder, *given], ["--build", folder, "-j2"]):
+        subprocess.run([cmake, *arguments], check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+# The provider's C++ takes a cross compiler half a minute.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ASKED)
+def test_a_shared_library_loads_on_aarch64(name: str, libraries: Path) -> None:
+    library = libraries / f"libortkit_{name}.so"
+    done = subprocess.run(
+        [str(QEMU), "-L", str(LIBRARIES), str(libraries / "host"), str(library), *ASKED[name]],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "loaded\n", done.stderr

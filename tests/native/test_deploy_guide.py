@@ -1,4 +1,4 @@
-"""docs/guides/deploy.md is run: its Python, C and C++ give the same; its JavaScript parses."""
+"""The programs of docs/guides/deploy.md: Python, C and C++ run, JavaScript and Java are parsed."""
 
 from __future__ import annotations
 
@@ -88,4 +88,17 @@ def test_the_javascript_parses(tmp_path: Path) -> None:
     done = subprocess.run(
         [node, "--check", str(tmp_path / "deploy.js")], capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_java_parses(tmp_path: Path) -> None:
+    """Without ONNX Runtime's classes it cannot be compiled whole."""
+    javac = shutil.which("javac")
+    if javac is None:
+        pytest.skip("no javac")
+    (tmp_path / "Deploy.java").write_text(program("java"), "utf-8")
+    done = subprocess.run(
+        [javac, "--should-stop=ifNoError=PARSE", str(tmp_path / "Deploy.java")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr

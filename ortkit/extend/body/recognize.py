@@ -41,7 +41,7 @@ class RecogniseOps(GraphPass):
         y = mydomain::SquaredReLU(x)       # with the body as model-local function
 
     A body that is a function of each element of one input is found by its values, however it is
-    spelled; any other one by its nodes, operands of commutative ones in either order.
+    spelled. Any other body is found by its nodes, operands of commutative ones in either order.
 
     Skips:
         * Inner results that others read.

@@ -86,7 +86,7 @@ class CustomOp(DeclaredOp):
     ) -> Any:
         """Say how an input is laid out for kernels with `packed=(name,)`; also a decorator.
 
-        Where a node's input is a constant it is packed once, when the session is made; else such
+        Where a node's input is a constant it is packed once, when the session is made. Else such
         kernels are the last ones that are taken, and it is packed in each run.
 
         Args:

@@ -92,8 +92,8 @@ def forms_of(
 ) -> Iterator[Form | tuple[str, str]]:
     """Yield what an op can be compiled for, or the form and why it cannot be.
 
-    Of one set of types and inputs the kernels that the user wrote come first, in their order,
-    then what is generated from the body, unless one before takes all sizes.
+    Of one set of types and inputs the kernels that the user wrote come first, in their order.
+    Then comes what is generated from the body, unless one before takes all sizes.
 
     Args:
         op: The op.

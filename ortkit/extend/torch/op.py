@@ -34,9 +34,10 @@ def register_torch(op: DeclaredOp, kernels: Kernels = "auto") -> Any:
     """Register an op as `torch.ops.<domain>.<Name>` and return what calls it.
 
     On the CPU it runs the kernel that a library of `ortkit ops build` has, compiled when it is
-    first called, on GPUs its kernel in Triton, written or generated; where there is none, the
-    body on the GPU, else the reference. Shapes under `torch.compile` and `torch.export` follow
-    from the declaration; gradients come from `@op.backward`, else from the body.
+    first called, on GPUs its kernel in Triton, written or generated. Where there is none, it
+    computes the body on the GPU, else the reference. Shapes under `torch.compile` and
+    `torch.export` follow from the declaration; gradients come from `@op.backward`, else from the
+    body.
 
     Args:
         op: The op.

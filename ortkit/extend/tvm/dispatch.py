@@ -40,7 +40,7 @@ def dispatcher(
 
     Work that is split comes in blocks of what a special function computes at once. Whoever has
     the first row of a block in his part computes all of it, and what fills no block goes to the
-    general function: which function computes a row does not depend on how the work is cut.
+    general function. Which function computes a row does not depend on how the work is cut.
 
     Args:
         symbol: Its name.

@@ -1,7 +1,7 @@
 """Decompose skip norms after matmuls on CUDA into sum and norm before regions are formed.
 
 A kernel for a product can add the residual where it has the result, and one for the next product
-can do the norm where it reads its rows; ONNX Runtime's operator for both stands between them. A
+can do the norm where it reads its rows. ONNX Runtime's operator for both stands between them. A
 pair of which no part went into a region becomes that operator again.
 """
 

@@ -4,7 +4,7 @@ A matrix is read by DequantizeLinear, with a factor for each column or one for a
 by QuantizeLinear before it. Rows are as they are, or QuantizeLinear rounded them with one factor,
 or `ortkit.precision` with one for each row. A region is one product, or two of the same rows that
 meet, the epilogue of pointwise nodes and, where one alone reads that, the QuantizeLinear for the
-next product; another one rounds rows, with the norm prologue.
+next product. Another one rounds rows, with the norm prologue.
 """
 
 from __future__ import annotations

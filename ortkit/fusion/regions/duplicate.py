@@ -62,7 +62,7 @@ def with_recomputed(
     """Return the candidates with cheap nodes in all regions that read them.
 
     A node that begins a region, or is one, goes where all its readers are in regions that are
-    taken, kernels can hold it in each of them, and all together are predicted to take less than
+    taken. Kernels can hold it in each of them, and all together are predicted to take less than
     before. No cycle can arise: what the node reads came before these regions already.
     """
     return _Recomputing(scope, found, accepts, cost).run()

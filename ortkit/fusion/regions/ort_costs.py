@@ -1,7 +1,7 @@
 """What ONNX Runtime's own kernels cost: nanoseconds for each element, one thread, float32.
 
 Measured with onnxruntime 1.31.1 on a server processor with AVX-512 (2026-11) in chains of 12 nodes
-on [128, 768], which stays in the cache; what is larger is bound by memory, which
+on [128, 768], which stays in the cache. What is larger is bound by memory, which
 `ortkit.fusion.regions.cost_model` adds. Elements of the output; of the input for reductions.
 """
 

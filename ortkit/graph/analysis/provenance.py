@@ -1,6 +1,6 @@
 """Which nodes of one model stand for which nodes of another, inferred from the names of values.
 
-Tools that rewrite a graph rename nodes, but most keep the names of the values between them: a
+Tools that rewrite a graph rename nodes, but most keep the names of the values between them. A
 value that two models call by the same name is the same value. Between such values the nodes
 that lead to one of them in the one model correspond to those that lead to it in the other.
 """
@@ -49,7 +49,7 @@ def align(a: ir.Model, b: ir.Model) -> Alignment:
     leaves it that folds a node into the one before and keeps the wrong name.
 
     A node belongs to the value of common name that all of its results lead to. Nodes that lead
-    to several, such as those of a mask that all layers read, are a group of their own; where
+    to several, such as those of a mask that all layers read, are a group of their own. Where
     such a group is in one model only, it is joined with one of the other that reads the same
     values. The time is linear in the number of nodes and edges.
     """

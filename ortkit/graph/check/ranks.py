@@ -1,7 +1,7 @@
 """Tensors that give more sizes than a tensor has axes.
 
 ONNX Runtime (1.31.1) makes a list of as many sizes as a model declares for the shape that Expand
-reads, before anything runs: 2^40 of them take all memory of a machine, from 200 bytes of file.
+reads, before anything runs. 2^40 of them take all memory of a machine, from 200 bytes of file.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def printable(text: str) -> str:
 def paused_collector() -> Iterator[None]:
     """Keep Python's cycle collector from running meanwhile.
 
-    It looks at every living object again and again while a graph is built, and finds nothing:
-    for 100,000 nodes it is 30 % of deserializing and 60 % of cloning (Python 3.11, onnx-ir
+    It looks at every living object again and again while a graph is built, and finds nothing.
+    For 100,000 nodes it is 30 % of deserializing and 60 % of cloning (Python 3.11, onnx-ir
     1.1.0, 2026-11).
     """
     if not gc.isenabled():

@@ -59,7 +59,7 @@ def is_data_of(model: Path, path: Path) -> bool:
 def remove_unused_data(model: Written, used: Path | None) -> None:
     """Remove data that was saved with earlier models at the path of `model`; never raises.
 
-    A file is only removed if its name states its content, and if no model beside it names it: a
+    A file is only removed if its name states its content, and if no model beside it names it. A
     copy of the earlier model may, or a model that somebody named so. What another process is about
     to use is left for that process or a later one.
 

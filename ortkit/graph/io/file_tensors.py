@@ -16,7 +16,7 @@ from ortkit.graph.io.data_file import Bytes, Span
 class MappedTensor(ir.ExternalTensor):
     """External data, mapped: pages are read when used and are never private to the process.
 
-    Unlike its base class, all tensors of one file share one map, and a data file that was
+    Unlike its base class, all tensors of one file share one map. A data file that was
     replaced after the model was opened is an error instead of other numbers.
     """
 

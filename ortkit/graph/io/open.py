@@ -51,7 +51,7 @@ def open_model(source: ModelSource, *, folder: str | os.PathLike[str] | None = N
     """Return a checked private copy of a model; tensors are shared with `source`, never changed.
 
     External data is mapped, and the large tensors of a single file stay in the file until they
-    are used: neither may be rewritten in place meanwhile (replacing the files is fine). Files
+    are used. Neither may be rewritten in place meanwhile (replacing the files is fine). Files
     named .onnxtxt, .onnxtext or .txt are ONNX text, .textproto, .txtpb, .pbtxt and .prototxt are
     protobuf text, .json and .onnxjson are JSON; all others are protobuf.
 

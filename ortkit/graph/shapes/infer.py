@@ -377,7 +377,7 @@ class Shapes:
         """Return a declared size where it can be believed.
 
         Names of inputs are the user's word. Elsewhere a name means something only if it is an
-        input's; exporters make up others, and torch's TorchScript exporter (2.13) even gives
+        input's. Exporters make up others, and torch's TorchScript exporter (2.13) even gives
         one name to two different sizes of an output.
         """
         size = declared_size(dim)

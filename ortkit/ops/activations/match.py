@@ -158,7 +158,7 @@ def is_same(points: Array, values: Array, expected: Array, allowed: Array) -> bo
     """Say whether `expected` may stand for `values`: equal, or more accurate.
 
     At a large point a value that is no number, or infinite though the point is not, comes of
-    overflow in the written form; there the activation itself may be right.
+    overflow in the written form. There the activation itself may be right.
     """
     with np.errstate(all="ignore"):
         size = np.abs(values - expected)

@@ -134,7 +134,7 @@ def _added(site: Site, attention: Attention, term: Term, added: Bias, facts: Fac
 def _replaces_lowest(attention: Attention, term: Term) -> bool:
     """Say whether the lowest number has to be replaced in a bias.
 
-    ONNX Runtime's kernels take that number for -inf; next to others there is no difference,
+    ONNX Runtime's kernels take that number for -inf. Next to others there is no difference,
     but a query without any key is to get the mean of all values, as it was written.
     """
     return term.may_be_lowest and not attention.mask.keeps_rows

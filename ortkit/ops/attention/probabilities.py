@@ -48,7 +48,7 @@ def read_probabilities(site: Site, core: Core) -> Core:
 def _without_masked(site: Site, node: ir.Node, value: ir.Value, core: Core) -> Core:
     """Take a Where that sets to zero what the last mask step masks.
 
-    Next to a score that is kept this changes nothing, and queries that see no key give zero: so
+    Next to a score that is kept this changes nothing, and queries that see no key give zero. So
     they do where what is masked is -inf, and NaN becomes zero. Other masks are not dropped with
     it, so that nothing else is added but what products make.
     """

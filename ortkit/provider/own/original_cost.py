@@ -1,7 +1,7 @@
 """What nodes of the original take in ONNX Runtime, where the copy has them in another form.
 
 Attention that is written out in products and a softmax costs more than the one node that the copy
-has for it; the provider cannot put that node there, so a kernel is measured against what is.
+has for it. The provider cannot put that node there, so a kernel is measured against what is.
 """
 
 from __future__ import annotations

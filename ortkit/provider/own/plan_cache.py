@@ -1,7 +1,7 @@
 """What was claimed of a graph, kept on disk: a session of the same graph is not planned again.
 
 A graph is the same if its nodes, names, types, sizes and constants are, down to the last bit of a
-weight; and if ortkit, its toolchain and what was measured on the machine are the same.
+weight. Also ortkit, its toolchain and what was measured on the machine are the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which nodes of a graph make certain values from certain others: a closed set, or why not.
 
-What is planned on a rewritten copy is claimed in the original: the values at the ends of a region
+What is planned on a rewritten copy is claimed in the original. The values at the ends of a region
 keep their names, and between these names lie the original's nodes.
 """
 

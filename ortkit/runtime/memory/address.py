@@ -3,7 +3,7 @@
 ONNX Runtime's Python package keeps it in an object of its own class, whose layout is documented
 nowhere. It is found by its type: every C++ object with virtual functions leads to the name of its
 class (Itanium C++ ABI, 2.9.5 "RTTI layout"). At which offset it lies is learned from sessions of
-our own, which are distinguished by how many inputs they have, so that a session that merely lies
+our own. These are distinguished by how many inputs they have, so that a session that merely lies
 near in memory is not taken for it. All reading goes through the kernel: an address that is
 none is an error there, and not a crash here.
 

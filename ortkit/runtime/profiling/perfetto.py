@@ -1,7 +1,7 @@
 """A profile as a trace for ui.perfetto.dev or chrome://tracing.
 
 Source: "Trace Event Format" (Google, the document of chrome://tracing): complete events `X`,
-counters `C`, flows `s` and `f`, metadata `M`; times in microseconds, begin and end within one
+counters `C`, flows `s` and `f`, metadata `M`. Times in microseconds, begin and end within one
 thread must nest.
 """
 

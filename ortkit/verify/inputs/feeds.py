@@ -192,8 +192,8 @@ class FeedMaker:
     def _accepted(self, sizes: Mapping[str, int], number: int) -> Mapping[str, int]:
         """Change sizes that the model is known to refuse.
 
-        GroupQueryAttention takes several new tokens only without a past, or for a batch of one:
-        in turn one token is new, the batch is one, or the past is left out.
+        GroupQueryAttention takes several new tokens only without a past, or for a batch of one.
+        In turn one token is new, the batch is one, or the past is left out.
         """
         sizes = {
             name: size if name in self.fixed else min(size, self.limits.get(name, size))

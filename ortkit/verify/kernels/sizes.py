@@ -183,7 +183,7 @@ def _generators(dims: Sequence[Dim]) -> tuple[list[Generator], dict[Dim, int]]:
     """Return what is chosen freely, and the dims that are a number times one choice.
 
     A dim that shares no name with another one is chosen as a whole, whatever it is computed
-    from; else its factors are, if they share none; else the names themselves.
+    from. Else its factors are, if they share none; else the names themselves.
     """
     generators: dict[Generator, None] = {}
     factors: dict[Dim, int] = {}

@@ -59,7 +59,7 @@ def reshaped(call: Call, source: Shape | None, target: Shape, *, keeps_zero: boo
     """Return the shape after a Reshape to `target`, whose entries may be 0 and -1.
 
     A symbolic entry may be 0 in a run, where ONNX copies the input's size. It is taken for
-    itself only if the number of elements is a multiple of it: a 0 then means an empty input,
+    itself only if the number of elements is a multiple of it. A 0 then means an empty input,
     and what is known of the shape can be wrong in its zeros only.
     """
     total = None if source is None else product(source)

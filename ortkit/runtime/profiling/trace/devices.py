@@ -33,8 +33,8 @@ def device_event(head: Head, args: Mapping[str, Any]) -> DeviceEvent:
 def joined(trace: Trace, events: Iterable[DeviceEvent]) -> Trace:
     """Return the trace with these events as its `kernels`, each put under what launched it.
 
-    The call of a node whose time, on the same thread, holds the launch has launched it; where
-    only the name of the node is known, the last call that began before.
+    The call of a node whose time, on the same thread, holds the launch has launched it. Where
+    only the name of the node is known, it is the last call that began before.
     """
     ordered = sorted(events, key=lambda one: one.start_us)
     places = _Places(trace.nodes)

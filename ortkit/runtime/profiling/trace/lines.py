@@ -2,7 +2,7 @@
 
 ONNX Runtime 1.24 to 1.31 write one event a line and the same first fields in the same order;
 the order of the others changes from line to line. A trace of bert's 1,286 nodes and 100 runs is
-122,000,000 bytes, of which a JSON parser needs two to three seconds; what is read here by
+122,000,000 bytes, of which a JSON parser needs two to three seconds. What is read here by
 position is checked, and whatever does not look like it goes through the JSON parser.
 """
 

@@ -21,7 +21,7 @@ def runs_of(
 
     A run's node events stand before its own `model_run` event in the file (seen with
     onnxruntime 1.31.1), so only the time says which run a node belongs to. Runs on several
-    threads overlap: a run's own thread decides first; a node on a thread that never calls `run`
+    threads overlap: a run's own thread decides first. A node on a thread that never calls `run`
     (a session that runs nodes in parallel) belongs to the only run that holds it.
 
     Args:
