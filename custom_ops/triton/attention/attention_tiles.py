@@ -80,6 +80,10 @@ class HopperTile:
     limit: int | None = None
     conditions: tuple[Condition, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Hold what Gluon asks of a block: a power of two."""
+        assert self.keys.bit_count() == 1
+
 
 @dataclass(frozen=True)
 class _Class:
