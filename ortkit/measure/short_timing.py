@@ -231,7 +231,7 @@ def _rounds_of_a_pair(
         if others and now + least * a_round * (1 + others) + setup * others > deadline.latest:
             others, least = 0, FEWEST_ROUNDS
         if now + least * a_round > deadline.latest:
-            text = f"to load both models takes {setup:.1f} s, and a run {500 * once:.2g} ms"
+            text = f"to load both models takes {setup:.1f} s, and a run {500 * once:,.1f} ms"
             raise _TooLongError(f"{text}: a ratio would take too long")
         share = (deadline.at - now - others * setup) / (1 + others)
         turns = [partial(_turn, worker, int(is_short), deadline) for worker in (before, after)]
