@@ -47,8 +47,10 @@ MANIFEST = "manifest.json"
 
 
 def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:
-    """Write what a folder of tensors holds."""
-    (folder / MANIFEST).write_text(json.dumps(list(entries)), encoding="utf-8")
+    """Write what a folder of tensors holds, whole or not at all: a run may be killed any time."""
+    part = folder / f"{MANIFEST}.part"
+    part.write_text(json.dumps(list(entries)), encoding="utf-8")
+    part.replace(folder / MANIFEST)
 
 
 def read_manifest(folder: Path) -> list[Entry]:

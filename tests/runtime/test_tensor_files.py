@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortkit.runtime.tensor_files import plain_item
+from ortkit.runtime.tensor_files import MANIFEST, plain_item, write_manifest
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,19 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
     (tmp_path / "0.bin").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device"):
         plain_item(np.ones(3, np.float32), tmp_path, "0.bin")
+
+
+def test_a_killed_run_leaves_no_half_of_a_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads takes the results of runs that have a manifest."""
+    write = Path.write_text
+
+    def killed(path: Path, text: str, encoding: str) -> int:
+        write(path, text[: len(text) // 2], encoding=encoding)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_manifest(tmp_path, [{"name": "y", "kind": "none", "items": []}])
+    assert not (tmp_path / MANIFEST).exists()
