@@ -69,6 +69,11 @@ def ends_on_pass_error() -> bool:
     return os.environ.get("ORTKIT_PASS_ERRORS") == "raise"
 
 
+def times_results() -> bool:
+    """Say whether `ortkit optimize` times its result; `ORTKIT_TIMING=off` keeps it from that."""
+    return os.environ.get("ORTKIT_TIMING") != "off"
+
+
 def compiler_command() -> str | None:
     """Return the C compiler that `CC` names, or None for the default search."""
     return os.environ.get("CC") or None

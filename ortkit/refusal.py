@@ -16,6 +16,8 @@ class Refused:
     """Why something cannot be done: a value, not an error."""
 
     reason: str
+    fix: str = ""
+    """What the user can give or change so that it can be done; empty if nothing helps."""
 
 
 class RefusedError(Exception):

@@ -18,6 +18,8 @@ _STATE = tempfile.TemporaryDirectory(prefix="ortkit-tests-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 # A pass that raises is left out of a run and reported; in tests it ends the run.
 os.environ["ORTKIT_PASS_ERRORS"] = "raise"
+# What `ortkit optimize` times takes a second or two; its own test turns it on.
+os.environ["ORTKIT_TIMING"] = "off"
 # The readline library, which pytest loads, sets them for the processes that are started: workers
 # would print tables for a terminal of 80 columns, and a run without workers for a pipe.
 for _name in ("COLUMNS", "LINES"):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ortkit import OptimizeOptions, optimize
 from ortkit.graph.io.text import from_text
-from ortkit.optimization.report import Refusal
+from ortkit.optimization.report import MissGroup
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -35,12 +35,12 @@ def test_alike_refusals_are_one_and_any_output_names_a_node() -> None:
         level=0, passes="drop-unused", extra_passes=(RefuseAlways(),), verify=False
     )
     report = optimize(model, options).report
-    relu = Refusal("refuse-always", "Relu 'y'", "no Relu", 2)
-    split = Refusal("refuse-always", "Split 'a'", "no Split", 1)
+    relu = MissGroup("refuse-always", "Relu 'y'", "no Relu", 2)
+    split = MissGroup("refuse-always", "Split 'a'", "no Split", 1)
     assert report.why("relu") == (relu,)
     assert report.why("refuse") == (split, relu)
     assert report.why("b") == (split,)
-    assert report.why("z") == (Refusal("refuse-always", "Relu 'z'", "no Relu", 1),)
+    assert report.why("z") == (MissGroup("refuse-always", "Relu 'z'", "no Relu", 1),)
     assert report.why("c") == ()
     assert [miss.outputs for miss in report.missed("split")] == [("a", "b")]
 

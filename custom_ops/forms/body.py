@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ortkit.kernels.layouts.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, canonical_function
 
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -87,6 +89,34 @@ class Body:
         """Return the number of the input that `name` is a Transpose of."""
         source = self.transposed(name, *permutations)
         return None if source is None else self.inputs.get(source)
+
+    def packed(self, name: str, layout: Prepack) -> int | None:
+        """Return the number of the input that `name` is as a layout has it; None if it is not."""
+        if layout.bounds:
+            cut = self.producer(name, "Slice")
+            if cut is None or not self._are(cut.input[1:], layout.bounds):
+                return None
+            name = cut.input[0]
+        if layout.whole != layout.transposed:
+            shaped = self.producer(name, "Reshape")
+            if shaped is None or not self._are(shaped.input[1:], (layout.whole,)):
+                return None
+            name = shaped.input[0]
+        source = self.transposed(name, layout.perm)
+        cast = self.producer(source or "", "Cast") if layout.dtype else None
+        if layout.dtype and (cast is None or integer(cast, "to", 0) != onnx.TensorProto.FLOAT):
+            return None
+        number = self.inputs.get(str(cast.input[0]) if cast is not None else source or "")
+        if number is None:
+            return None
+        spec = self.signature.inputs[number]
+        fits = spec.shape == layout.shape and layout.dtype in ("", spec.dtype)
+        return number if fits else None
+
+    def _are(self, names: Sequence[str], wanted: Sequence[tuple[int, ...]]) -> bool:
+        """Say whether values are constants of these numbers."""
+        arrays = [self.constant(name) for name in names]
+        return [None if one is None else tuple(one.flat) for one in arrays] == [*wanted]
 
 
 def integers(node: onnx.NodeProto, name: str, default: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 
 import onnx
 
+from ortkit.kernels.layouts.conv_filters import Sizes, by_channel
+from ortkit.kernels.layouts.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.refusal import Refused
 
@@ -193,35 +195,9 @@ def window_of(conv: onnx.NodeProto) -> Window | Refused:
     )  # fmt: skip
 
 
-def packed_weight(conv: Convolution, *depth: int) -> int | None:
-    """Return the input whose vectors of output channels, [V, *depth, 16], are the Conv's weight.
-
-    In the body: Reshape(Transpose(packed), [16 V, C, kh, kw]) where the Transpose reverses the
-    axes after the first one, and if there are fewer channels than 16 V a Slice of the first ones.
-
-    Args:
-        conv: The convolution.
-        depth: C kh kw, or kh kw and C.
-    """
-    body, name = conv.body, conv.weight_value
-    cut = body.producer(name, "Slice")
-    if cut is not None:
-        starts, ends, axes = (body.constant(each) for each in (*cut.input[1:4], "", "")[:3])
-        if starts is None or ends is None or axes is None:
-            return None
-        if [*starts.flat, *ends.flat, *axes.flat] != [0, conv.channels, 0] or len(cut.input) > 4:
-            return None
-        name = cut.input[0]
-    shaped = body.producer(name, "Reshape")
-    if shaped is None:
-        return None
-    packed = body.input_through(shaped.input[0], (0, *range(len(depth) + 1, 0, -1)))
-    shape = body.constant(shaped.input[1])
-    if packed is None or shape is None:
-        return None
-    vectors = -(-conv.channels // 16)
+def packed_weight(
+    conv: Convolution, channels: int, layout: Callable[[Sizes], Prepack] = by_channel
+) -> int | None:
+    """Return the input that a convolution's weight, of `channels`, is packed in; None for none."""
     kernel = conv.window.kernel
-    fits = [*shape.flat] == [vectors * 16, prod(depth) // (kernel[0] * kernel[1]), *kernel]
-    return (
-        packed if fits and conv.signature.inputs[packed].shape == (vectors, *depth, 16) else None
-    )
+    return conv.body.packed(conv.weight_value, layout((conv.channels, channels, *kernel)))

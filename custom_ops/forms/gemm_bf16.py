@@ -7,13 +7,14 @@ from math import prod
 
 import onnx
 
+from ortkit.kernels.layouts.bf16_blocks import layout
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.refusal import Refused
 
 from .body import TO_NCHW, TO_NHWC, Body, integer
 from .conv import Window, window_of
-from .gemm_bf16_operands import gated_input, is_unpacked, packed_input_of, rounded_input
+from .gemm_bf16_operands import gated_input, packed_input_of, rounded_input
 from .gemm_bf16_results import Finish, read_finish
 
 
@@ -93,7 +94,7 @@ def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     a, depth, patches, start, leading, gate = form
     if depth == 0 or columns == 0:
         return Refused("a matrix product without elements")
-    if not is_unpacked(body, matrix, weight, depth, columns):
+    if body.packed(matrix, layout(depth, columns)) != weight:
         return Refused("a packed weight that is taken apart in another way")
     finish = read_finish(body, start, (*leading, columns))
     if isinstance(finish, Refused):

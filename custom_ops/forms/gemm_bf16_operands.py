@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import onnx
 
-from ortkit.kernels.layouts.bf16_blocks import packed_shape
-
 from .body import Body, integer, integers
 
 FLOAT, BFLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
@@ -83,24 +81,3 @@ def packed_input_of(body: Body, name: str) -> tuple[int, int] | None:
     if spec.dtype != "bfloat16" or len(spec.shape) != 4:
         return None
     return number, int(shape.flat[1]) if columns is None else columns
-
-
-def is_unpacked(body: Body, name: str, weight: int, depth: int, columns: int) -> bool:
-    """Say whether `name` is the [depth, columns] of the packed input, as `unpack_text` writes."""
-    packed = packed_shape(depth, columns)
-    if body.signature.inputs[weight].shape != packed:
-        return False
-    whole = [packed[1] * 2, packed[0] * packed[2]]
-    cut = body.producer(name, "Slice")
-    if cut is not None:
-        first, last = body.constant(cut.input[1]), body.constant(cut.input[2])
-        if len(cut.input) > 3 or first is None or last is None:
-            return False
-        if [*first.flat] != [0, 0] or [*last.flat] != [depth, columns]:
-            return False
-        name = cut.input[0]
-    elif whole != [depth, columns]:
-        return False
-    shaped = body.producer(name, "Reshape")
-    shape = None if shaped is None else body.constant(shaped.input[1])
-    return shape is not None and [*shape.flat] == whole

@@ -87,7 +87,7 @@ def _show(found: Trial) -> None:
         show.table("elsewhere, by arithmetic", ("what", "a run", "on the basis of"), outlook)
     for note in found.notes:
         show.line(f"note      {note}")
-    show.line(f"verified  {found.checked.verdict}: {found.checked.reason}")
+    show.labelled("verified", f"{found.checked.verdict}: {found.checked.reason}")
     show.line(f"took      {found.seconds:.1f} s; nothing was written")
 
 

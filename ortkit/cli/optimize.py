@@ -18,7 +18,7 @@ from ortkit.cli.flags import (
     check_written,
 )
 from ortkit.cli.optimize_options import options_of
-from ortkit.cli.optimize_tables import headline, show_summary, show_tables, show_why
+from ortkit.cli.optimize_tables import headline, show_summary, show_tables, show_why, timing_text
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
@@ -71,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verification(parser, can_skip=True)
     add("--measure", action="store_true",
         help="time kernels and model here, and drop what does not pay")  # fmt: skip
+    add("--no-timing", action="store_true",
+        help="do not time a run before and after, which takes a second or two")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
         help="of a session that is timed (default: ONNX Runtime decides)")  # fmt: skip
     add("--inputs", type=Path, metavar="DATA",
@@ -251,11 +253,13 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
     for identity in report.denied_in_vain:
         near = suggestion(identity, [hit.id for hit in report.hits])
         show.note(f"warning: --deny {identity}: there is no such rewrite{near}")
-    show.line(_verdict(report))
+    show.labelled("verified", _verdict(report))
+    if report.timing is not None:
+        show.labelled("timed", timing_text(report.timing))
     if report.load_check != "yes":
         show.line(f"loads     {report.load_check}")
     taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
-    show.line(f"time      {taken}")
+    show.labelled("time", taken)
     for path in files:
         show.line(f"wrote     {path} ({show.bytes_text(path.stat().st_size)})")
 
@@ -297,5 +301,5 @@ def _show_left_out(report: Report) -> None:
 def _verdict(report: Report) -> str:
     checked = report.verification
     if checked is None:
-        return "verified  no (--no-verify)"
-    return f"verified  {checked.verdict}: {checked.reason}"
+        return "no (--no-verify)"
+    return f"{checked.verdict}: {checked.reason}"

@@ -75,7 +75,7 @@ def _show(done: OptimizedFolder, *, verbose: bool) -> None:
         for identity in model.report.rolled_back:
             show.note(f"warning: rolled back {identity}: with it the result is wrong")
         if (checked := model.report.verification) is not None:
-            show.line(f"verified  {checked.verdict}: {checked.reason}")
+            show.labelled("verified", f"{checked.verdict}: {checked.reason}")
         show.line()
     if done.agreement is not None:
         show_agreement(done.agreement)

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ortkit.cli.flags import sizes, tolerance, verification
+from ortkit.env import times_results
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def options_of(arguments: argparse.Namespace, progress: Stages) -> OptimizeOptio
         verify_seconds=arguments.verify_seconds,
         verify_memory=arguments.verify_memory,
         measure=arguments.measure,
+        timing=_is_timed(arguments),
         threads=arguments.threads,
         samples=arguments.samples,
         inputs=arguments.inputs,
@@ -60,6 +62,13 @@ def options_of(arguments: argparse.Namespace, progress: Stages) -> OptimizeOptio
         progress=progress,
         count=progress.count,
     )
+
+
+def _is_timed(arguments: argparse.Namespace) -> bool:
+    """Return whether a run before and after is timed: where somebody reads what it takes."""
+    written = (arguments.json, arguments.report, arguments.html)
+    is_read = not arguments.quiet or any(written)
+    return is_read and not arguments.no_timing and times_results()
 
 
 def _extra_passes(sources: list[str]) -> tuple[Pass, ...]:

@@ -10,10 +10,13 @@ from ortkit.targets.catalog import traits_of
 from ortkit.text import plural
 
 if TYPE_CHECKING:
+    from ortkit.measure.short_timing import ShortTiming
     from ortkit.optimization.report import Report
 
 #: Names in a line of the summary; the tables have all.
 _SHOWN = 6
+#: Inputs whose shapes are in the line of a timing.
+_INPUTS = 3
 
 
 def headline(report: Report, name: str) -> str:
@@ -32,15 +35,15 @@ def show_summary(report: Report) -> None:
     """Print what was fused and rewritten, one line each."""
     kinds = Counter(one.kind for one in report.regions if one.emitted_as)
     if kinds:
-        show.line(f"kernels   {_listed(kinds)}")
+        show.labelled("kernels", _listed(kinds))
     left = Counter(one.kind for one in report.regions if not one.emitted_as)
     if left:
-        show.line(f"unfused   {_listed(left)}; the reasons: -v")
+        show.labelled("unfused", f"{_listed(left)}; the reasons: -v")
     plain = {op: count for op, count in report.after.ops.items() if "::" not in op}
     if plain:
-        show.line(f"operators {_listed(Counter(plain))}")
+        show.labelled("operators", _listed(Counter(plain)))
     if hits := report.rewrites_by_pass():
-        show.line(f"rewrites  {_listed(Counter(hits))}")
+        show.labelled("rewrites", _listed(Counter(hits)))
 
 
 def show_tables(report: Report) -> None:
@@ -120,9 +123,31 @@ def _verified(report: Report) -> str:
 
 def _timed(report: Report) -> str:
     measured = None if report.measurement is None else report.measurement.model
-    if measured is None:
+    if measured is not None:
+        return f"{ratio_text(measured.ratio)} (measured)"
+    timing = report.timing
+    if timing is None or timing.speedup is None:
         return "not timed"
-    return f"{measured.ratio:.2f} times as fast (measured)"
+    if timing.speedup.direction in ("faster", "slower"):
+        return f"{ratio_text(timing.speedup.ratio)} on {timing.where} (measured)"
+    return f"no clear difference on {timing.where} (measured)"
+
+
+def timing_text(timing: ShortTiming) -> str:
+    """Return times and their ratio with its interval, or why there are none."""
+    if timing.speedup is None:
+        return f"no: {timing.problem}"
+    shapes = {name: shape for name, shape in timing.inputs.items() if shape}
+    names = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+    more = [f"{len(names) - _INPUTS} more"] if len(names) > _INPUTS else []
+    times = f"{timing.before_ms:.3f} ms before, {timing.after_ms:.3f} ms after"
+    return f"{times}: {timing.ratio_text}; {', '.join([*names[:_INPUTS], *more])}"
+
+
+def ratio_text(ratio: float) -> str:
+    """Return how many times as fast something is: `1.07x`, `2.6x`, `12x`."""
+    digits = 2 if ratio < 2 else 1 if ratio < 10 else 0
+    return f"{ratio:.{digits}f}x"
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -13,12 +13,12 @@ from ortkit.comparison.batches import BatchAxis, batch_axis
 from ortkit.comparison.concurrency import measure_concurrency
 from ortkit.comparison.differences import Judge
 from ortkit.comparison.feeding import candidates, first_that_runs
-from ortkit.comparison.machine import LoadWatch
 from ortkit.comparison.result import BatchResult, Comparison
 from ortkit.comparison.rows import Row, make_rows
 from ortkit.comparison.verdicts import Evidence, skipped
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
+from ortkit.runtime.machine import LoadWatch
 from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.settings import Optimizations, SessionSettings
 from ortkit.runtime.workers.interleave import Samples, Schedule, run_interleaved

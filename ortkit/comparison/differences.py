@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortkit.comparison.values import Distance, Statistics, distance, statistics
+from ortkit.refusal import Refused
 from ortkit.verify.compare import OutputComparison, is_telling
 from ortkit.verify.conditioned import Moved, compare_conditioned, limits_of
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.perturbed_runs import runs_for
-from ortkit.verify.reference import Reference, Refusal
+from ortkit.verify.reference import Reference
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Judge:
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(state: Reference | Refusal, random: Collection[str]) -> Judge:
+    def of(state: Reference | Refused, random: Collection[str]) -> Judge:
         """Take over what verification found out about the first model."""
-        if isinstance(state, Refusal):
+        if isinstance(state, Refused):
             note = f"the model's conditioning is not known: {state.reason}"
             return Judge(None, random, () if random else (note,))
         return Judge(state, random)

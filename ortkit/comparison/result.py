@@ -10,9 +10,9 @@ import numpy as np
 
 from ortkit.comparison.concurrency import Throughput
 from ortkit.comparison.differences import OutputDifference
-from ortkit.comparison.machine import MachineLoad
 from ortkit.comparison.rows import Row
 from ortkit.runtime.intervals import Interval, Speedup, median_of
+from ortkit.runtime.machine import MachineLoad
 from ortkit.runtime.workers.interleave import Samples
 
 SCHEMA = "ortkit.compare/1"

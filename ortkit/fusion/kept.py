@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import onnx
 import onnx_ir as ir
@@ -18,10 +19,10 @@ from ortkit.errors import InternalError, ModelError
 from ortkit.fusion.gemm.cpu_fp32_bodies import is_product
 from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
 from ortkit.fusion.regions.describe import tensor_spec
+from ortkit.fusion.regions.duplicate import Accepts
 from ortkit.fusion.regions.lower import import_body
 from ortkit.fusion.regions.region import PASS
 from ortkit.fusion.regions.report import RegionReport
-from ortkit.fusion.regions.select import Accepts
 from ortkit.fusion.regions.sizes import join_unsolved
 from ortkit.graph.io.convert import first_line, to_ir
 from ortkit.graph.shapes.infer import Shapes
@@ -136,9 +137,9 @@ def settle_kept(
 def _drop_uncalled(kept: Sequence[KeptNode], bodies: Iterable[str]) -> None:
     """Remove the bodies whose calls are called otherwise now."""
     called = {one.node.op_type for one in kept}
-    functions = kept[0].scope.model.functions if kept else {}
-    for op_type in set(bodies) - called:
-        functions.pop((DOMAIN, op_type, ""), None)
+    models = {one.scope.model for one in kept}
+    for model, op_type in product(models, set(bodies) - called):
+        model.functions.pop((DOMAIN, op_type, ""), None)
 
 
 def _signature(scope: Scope, node: ir.Node, body: onnx.FunctionProto) -> RegionSignature | str:

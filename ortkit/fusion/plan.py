@@ -16,13 +16,13 @@ from ortkit.fusion.conv.cuda_layout import advise, beside_convolutions
 from ortkit.fusion.conv.plan import settle_chain
 from ortkit.fusion.decompose.run import Decomposition, Surroundings, decomposed
 from ortkit.fusion.kept import KeptNode, find_kept, settle_kept
+from ortkit.fusion.regions import select
 from ortkit.fusion.regions.cost_model import cost_model_of
-from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import Find, Search
+from ortkit.fusion.regions.duplicate import Accepts, Candidate, asked_once
 from ortkit.fusion.regions.lower import lower_region, restore_order
 from ortkit.fusion.regions.region import PASS
 from ortkit.fusion.regions.report import RegionReport, op_types
-from ortkit.fusion.regions.select import Accepts, candidates
+from ortkit.fusion.regions.search import Search
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.signature import RegionSignature, by_key
@@ -67,6 +67,7 @@ def compile_regions(
         KernelError: A toolchain failed.
     """
 
+    @asked_once
     def accepts(signature: RegionSignature) -> Refused | None:
         return refusal(signature, target, kernels) or invalid_body(signature, opsets)
 
@@ -87,7 +88,7 @@ def compile_regions(
         plan = _Plan(
             chains,
             [(scope, one) for scope in scopes
-             for one in find_candidates(scope, accepts, target, excluded)],
+             for one in find_candidates(scope, accepts, excluded)],
             list(find_kept(scopes, bodies, accepts, target)) if bodies else [],
             bodies or {},
         )  # fmt: skip
@@ -179,31 +180,38 @@ def _lower(
 
 
 def find_candidates(
-    scope: Scope, accepts: Accepts, target: Target, excluded: frozenset[ir.Node] = frozenset()
+    scope: Scope, accepts: Accepts, excluded: frozenset[ir.Node] = frozenset()
 ) -> Iterator[Candidate]:
     """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
     if not isinstance(scope.root, ir.Graph):
         return
-    cost = cost_model_of(scope)
-    search = Search(scope, accepts, cost, target)
-    families: list[Find] = [load(name)(search) for name in target.traits.families]
+    first = Search(
+        scope, scope.root, accepts, cost_model_of(scope), set(excluded), settle=_Allowed(scope)
+    )
     for graph in (scope.root, *_bodies(scope.root)):
-        for find in families:
-            made = []
-            for found in find(graph, excluded):
-                yield (one := _allowed(scope, found))
-                made += [] if one.signature is None else [one.region]
-            excluded |= {node for region in made for node in region.nodes} | without_readers(made)
-        for one in candidates(scope, graph, accepts, cost, excluded):
-            yield _allowed(scope, one)
+        yield from find_in_graph(replace(first, graph=graph))
 
 
-def _allowed(scope: Scope, one: Candidate) -> Candidate:
-    """Return a candidate that is denied without its signature: no kernel is made for it."""
-    at = one.region.at
-    if one.signature is None or not scope.log.is_denied(PASS, one.region.kind, at):
-        return one
-    return replace(one, signature=None, reason=DENIED)
+def find_in_graph(search: Search) -> Iterator[Candidate]:
+    """Yield the regions of one graph: those of each family, and pointwise ones of what is left."""
+    for name in search.scope.traits.families:
+        found = list(load(name)(search))
+        made = [each.region for each in found if each.signature is not None]
+        search.taken.update(without_readers(made))
+        yield from found
+    yield from select.family(search)
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    """Refuses what is denied: no kernel is made for it."""
+
+    scope: Scope
+
+    def __call__(self, one: Candidate) -> Candidate:
+        if not self.scope.log.is_denied(PASS, one.region.kind, one.region.at):
+            return one
+        return replace(one, signature=None, reason=DENIED)
 
 
 def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -21,7 +21,14 @@ _FALLBACKS = 12
 def write_inputs(
     model: ir.Model, given: Path | None, sizes: Mapping[str, int], folder: Path
 ) -> tuple[Path, ...]:
-    """Write input sets as npz files, the most wanted first.
+    """Write input sets as npz files, the most wanted first; see `written_inputs`."""
+    return tuple(written_inputs(model, given, sizes, folder))
+
+
+def written_inputs(
+    model: ir.Model, given: Path | None, sizes: Mapping[str, int], folder: Path
+) -> Iterator[Path]:
+    """Write one input set after the other as npz files, the most wanted first.
 
     Args:
         model: Read, not changed.
@@ -34,12 +41,10 @@ def write_inputs(
         ModelError: An input is of a type that cannot be timed here.
     """
     sets = iter((load_given(given, model)[0].feeds,)) if given else usual_feeds(model, sizes)
-    paths = []
     for number, feeds in enumerate(sets):
         path = folder / f"inputs{number}.npz"
         write_npz(path, {name: _plain(name, value) for name, value in feeds.items()})
-        paths.append(path)
-    return tuple(paths)
+        yield path
 
 
 def usual_feeds(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:

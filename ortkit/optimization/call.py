@@ -39,6 +39,7 @@ from ortkit.temporary import TemporaryFolder
 if TYPE_CHECKING:
     from ortkit.fusion.conv.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Measurer
+    from ortkit.measure.short_timing import ShortTiming
     from ortkit.precision.lowering import CpuLowering
     from ortkit.verify.fixed_batch import BatchVerifier
     from ortkit.verify.kernels.check import KernelReport
@@ -80,6 +81,8 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
                 candidate, verification = run.verified(run.with_right_kernels(candidate))
         if run.options.check_load:
             candidate, verification = run.loaded(candidate, verification)
+        if run.options.timing:
+            run.time(candidate)
     except BaseException:
         folder.cleanup()
         raise
@@ -112,6 +115,8 @@ class _Run:
         self.measurer: Measurer | None = None
         self.failed: dict[str, FailedPass] = {}
         """By name, the passes and stages that raised: they are left out of every candidate."""
+        self.timing: ShortTiming | None = None
+        """Of a run of the source and of the result."""
         self.load_check = ""
         """Whether the result loads; see `Report.load_check`."""
         self.wrong_kernels: dict[str, str] = {}
@@ -535,6 +540,43 @@ class _Run:
         found = check(rounding_model(model, half), computed_in=computed_in)
         return found.beside(gaps, f"every value rounded to {computed_in}")
 
+    def time(self, candidate: Candidate) -> None:
+        """Time a run of the source and of the result, if that is a matter of a second or two."""
+        from ortkit.measure.short_timing import (
+            ShortRequest,
+            ShortTiming,
+            seconds_after,
+            time_shortly,
+            too_large,
+        )
+        from ortkit.runtime.timing.variants import Variant
+
+        if self.measurer is not None and self.measurer.model is not None:
+            return  # measured at length
+        seconds = seconds_after(sum(self.seconds.values()))
+        reason = self._not_timed(candidate) or too_large(self.before.weight_bytes, seconds)
+        if reason:
+            self.timing = ShortTiming(reason)
+            return
+        started = time.perf_counter()
+        with self._stage("time"), TemporaryFolder("time", inside=self.work) as folder:
+            result = Variant(self._saved(candidate), candidate.library)
+            request = ShortRequest(
+                self.original(), result, folder, self.options.inputs, self.options.shapes,
+                self.options.threads,
+            )  # fmt: skip
+            self.timing = time_shortly(request, seconds - (time.perf_counter() - started))
+
+    def _not_timed(self, candidate: Candidate) -> str:
+        """Return why a run is not timed here, empty if it can be."""
+        if not self.options.machine.traits.is_timed:
+            return f"models for {self.options.target} are not timed here"
+        if foreign := foreign_note(candidate.library, self.options):
+            return foreign
+        if not candidate.log.hits and candidate.library is None:
+            return "nothing was rewritten"
+        return ""
+
     def report(self, candidate: Candidate, verification: Verification | None) -> Report:
         """Collect what there is to say."""
         result = candidate.result
@@ -555,6 +597,7 @@ class _Run:
             load_check=self.load_check,
             verification=verification,
             measurement=None if self.measurer is None else self.measurer.result(),
+            timing=self.timing,
             kernel_note=candidate.kernel_note,
             kernel_check=self.kernel_check,
             names=self.names,

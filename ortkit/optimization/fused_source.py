@@ -2,7 +2,8 @@
 
 Inlined bodies are seen by every pass, so that the result is what today's version makes of the
 model. Where something of a body is left without a kernel, as weights that were packed for one may
-be, its fused node is kept instead. Its kernel is made again from the body.
+be, its fused node is kept instead. Its kernel is made again from the body. All are kept where the
+result would have more nodes than the source: some kernels need the layout that was chosen before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import onnx_ir as ir
 from ortkit.fusion.kept import KEPT
 from ortkit.fusion.regions.access import VIEWS
 from ortkit.fusion.regions.region import PASS
+from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.walk import nodes_below
 from ortkit.kernels.metadata import LIBRARY_TARGET_KEY
 from ortkit.kernels.signature import DOMAIN
@@ -43,11 +45,13 @@ class FusedSource:
         bodies: By op type.
         places: How many nodes there are of each.
         refusal: Why none of them is kept, empty if they may be.
+        nodes: How many nodes the source has, fused ones counted once.
     """
 
     bodies: Mapping[str, onnx.FunctionProto]
     places: Mapping[str, int]
     refusal: str = ""
+    nodes: int = 0
 
     def __post_init__(self) -> None:
         self.kept: set[str] = set()
@@ -69,7 +73,8 @@ class FusedSource:
             refusal = f"level {options.level} makes no kernels"
         elif made_for != options.target:
             refusal = f"their kernels were for {made_for}"
-        return cls(bodies, Counter(op for op in calls if op in bodies), refusal)
+        places = Counter(op for op in calls if op in bodies)
+        return cls(bodies, places, refusal, Summary.of(model).nodes)
 
     def kept_but(self, denied: Set[str]) -> dict[str, onnx.FunctionProto]:
         """Return the bodies of the operators that are kept, but for those whose id is denied."""
@@ -90,10 +95,12 @@ class FusedSource:
             for one in candidate.regions
             if one.kept_from and one.emitted_as is None
         }
-        more = set(candidate.left) - self.kept - set(self._refused)
+        rest = set(self.bodies) - self.kept - set(self._refused)
+        more = rest & candidate.left
         self._rounds += 1
-        if more and self._rounds > _MOST_ROUNDS:
-            more = set(self.bodies) - self.kept - set(self._refused)
+        is_worse = not more and not failed and Summary.of(candidate.model).nodes > self.nodes
+        if is_worse or (more and self._rounds > _MOST_ROUNDS):
+            more = rest
         self._refused |= failed
         self.kept = (self.kept | more) - set(failed)
         return bool(failed or more)

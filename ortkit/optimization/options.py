@@ -123,6 +123,9 @@ class OptimizeOptions:
     from loading; a result that is verified has been loaded anyway."""
     measure: bool = False
     """Time the kernels and the whole model, and drop what does not pay."""
+    timing: bool = False
+    """Time a run of the source and of the result for a second or two, for the report; a model
+    that takes longer is not timed."""
     threads: int = 0
     """Of the sessions that are timed; 0: ONNX Runtime decides."""
     samples: int | None = None

@@ -55,18 +55,30 @@ def _cards(report: Report) -> Iterable[Card]:
         yield Card("Verified", "not asked for")
     else:
         yield Card("Verified", checked.verdict, checked.reason)
-    timing = report.measurement.model if report.measurement is not None else None
-    if timing is not None:
-        times = f"{time_text(1e3 * timing.before_ms)} → {time_text(1e3 * timing.after_ms)}"
-        remark = f"{timing.ratio:.2f} times as fast: {timing.verdict} (noise {timing.noise:.1%})"
-        yield Card("A run, measured", times, remark)
-    else:
-        yield Card("A run", "not timed", "measure it with --measure")
+    yield _timing_card(report)
     if before.weight_bytes or after.weight_bytes:
         weights = bytes_text(before.weight_bytes), bytes_text(after.weight_bytes)
         yield Card("Weights", " → ".join(dict.fromkeys(weights)))
     seconds = ", ".join(f"{stage} {taken:.2f} s" for stage, taken in report.seconds.items())
     yield Card("Optimized in", f"{sum(report.seconds.values()):.1f} s", seconds)
+
+
+def _timing_card(report: Report) -> Card:
+    """Return what a run takes before and after, or why that is not known."""
+    measured = report.measurement.model if report.measurement is not None else None
+    timing = report.timing
+    if measured is not None:
+        before, after = measured.before_ms, measured.after_ms
+        verdict = f"{measured.verdict} (noise {measured.noise:.1%})"
+        remark = f"{measured.ratio:.2f} times as fast: {verdict}"
+    elif timing is not None and timing.speedup is not None:
+        before, after = timing.before_ms or 0.0, timing.after_ms or 0.0
+        remark = f"on {timing.where}: {timing.ratio_text}"
+    else:
+        reason = "" if timing is None else timing.problem
+        return Card("A run", "not timed", reason or "measure it with --measure")
+    times = f"{time_text(1e3 * before)} → {time_text(1e3 * after)}"
+    return Card("A run, measured", times, remark)
 
 
 def _notes(report: Report) -> Iterable[str]:

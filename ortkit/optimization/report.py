@@ -12,6 +12,7 @@ from ortkit.graph.analysis.summary import Summary
 
 if TYPE_CHECKING:
     from ortkit.measure.result import Measurement
+    from ortkit.measure.short_timing import ShortTiming
     from ortkit.precision.result import PrecisionReport
     from ortkit.rewrite.failures import FailedPass
     from ortkit.rewrite.log import Hit, Miss
@@ -23,7 +24,7 @@ SCHEMA = "ortkit.optimize/"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class MissGroup:
     """Rewrites that were considered and not done, alike but for where."""
 
     pass_name: str
@@ -74,6 +75,8 @@ class Report:
     """What a lower precision cost and gained on a CPU; None if they were not asked for."""
     calibration: str = ""
     """File of what `ortkit calibrate` measured, which decided on kernels; empty: the defaults."""
+    timing: ShortTiming | None = None
+    """A run before and after; None if it was not asked for, or `measurement` has it."""
     kernel_check: KernelReport | None = None
     """Each kernel beside its function body; None if there are none or it was not asked for."""
 
@@ -122,7 +125,7 @@ class Report:
         near = difflib.get_close_matches(what.lower(), list(by_small), n=1)
         return by_small[near[0]] if near else ""
 
-    def why(self, what: str) -> tuple[Refusal, ...]:
+    def why(self, what: str) -> tuple[MissGroup, ...]:
         """Return what `missed` does and the kernels that were not made, alike ones as one."""
         found = [(miss.pass_name, miss.node, miss.reason) for miss in self.missed(what)]
         found.extend(
@@ -134,7 +137,7 @@ class Report:
         for pass_name, node, reason in found:
             alike.setdefault((pass_name, _kind(node), reason), []).append(node)
         return tuple(
-            Refusal(pass_name, nodes[0], reason, len(nodes))
+            MissGroup(pass_name, nodes[0], reason, len(nodes))
             for (pass_name, _, reason), nodes in alike.items()
         )
 
@@ -166,6 +169,7 @@ class Report:
             "failed_passes": [asdict(failed) for failed in self.failed_passes],
             "verification": None if checked is None else checked.to_json(schema),
             "measurement": None if self.measurement is None else self.measurement.to_json(),
+            "timing": None if self.timing is None else self.timing.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,
             "kernel_check": None if self.kernel_check is None else self.kernel_check.to_json(),

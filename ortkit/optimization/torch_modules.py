@@ -25,6 +25,7 @@ class Common(TypedDict, total=False):
     kernels: KernelChoice
     verify: bool | Level
     measure: bool
+    timing: bool
     inputs: Path | None
     shapes: Mapping[str, int]
     threads: int

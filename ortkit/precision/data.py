@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ortkit.graph.io.open import open_model
 from ortkit.precision.calibrate import read_sets
+from ortkit.refusal import Refused
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.inputs.given import load_given
-from ortkit.verify.reference import Refusal, Request, compute_reference
+from ortkit.verify.reference import Request, compute_reference
 
 #: Input sets of the user that accuracy is measured on; all are used for ranges.
 JUDGED = 4
@@ -78,10 +79,10 @@ def _made_up(
         open_model(original), original, samples=samples, shapes=shapes, is_usual=True
     )
     found = compute_reference(request, folder / "reference")
-    if isinstance(found, Refusal):
+    if isinstance(found, Refused):
         return found.reason
     few = compute_reference(replace(request, samples=_TRIED), folder / "tried")
-    tried = found.feeds[:1] if isinstance(few, Refusal) else few.feeds
+    tried = found.feeds[:1] if isinstance(few, Refused) else few.feeds
     if len(found.excluded) == len(found.outputs):
         return "every output depends on random numbers"
     text = "made-up random inputs, which say little about real ones"

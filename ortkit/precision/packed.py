@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.kernels.layouts.bf16_blocks import pack_weight, packed_shape
+from ortkit.kernels.layouts.bf16_blocks import layout, pack_weight
 from ortkit.precision.building import Builder
 from ortkit.precision.products import Product
 from ortkit.precision.unfused import PRODUCT
@@ -63,15 +63,10 @@ def unpacked_matrix(
     build: Builder, packed: np.ndarray, shape: tuple[int, int], name: str
 ) -> ir.Value:
     """Make a packed weight and the nodes that take it apart into float32 of `shape`."""
-    constant = build.constant(packed, name)
-    unpacked = build.one("Cast", [constant], f"{name}/wide", {"to": int(_FLOAT)})
-    transposed = build.one("Transpose", [unpacked], f"{name}/rows", {"perm": [1, 3, 0, 2]})
-    strips, pairs, width, _ = packed_shape(*shape)
-    whole = [pairs * 2, strips * width]
-    matrix = build.one(
-        "Reshape", [transposed, build.sizes(whole, f"{name}/shape")], f"{name}/whole"
+    return layout(*shape).write(
+        build.constant(packed, name),
+        lambda role, op_type, inputs, attributes: build.one(
+            op_type, [*inputs], f"{name}/{role}", {**attributes}
+        ),
+        lambda role, numbers: build.sizes([*numbers], f"{name}/{role}"),
     )
-    if whole == [*shape]:
-        return matrix
-    first, last = build.sizes([0, 0], f"{name}/first"), build.sizes([*shape], f"{name}/last")
-    return build.one("Slice", [matrix, first, last], f"{name}/cut")

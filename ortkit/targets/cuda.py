@@ -71,6 +71,17 @@ CUDA = Traits(
         "ortkit.fusion.gemm.cuda:family",
         "ortkit.fusion.gemm.cuda_batched:family",
     ),
+    templates=(
+        "attention.attention",
+        "conv.conv",
+        "conv.depthwise",
+        "conv.squeeze_excite",
+        "conv.pool",
+        "gemm.split_k",
+        "gemm.fp8_quantize_rows",
+        "gemm.fp8",
+        "gemm.gemv",
+    ),
     decompositions=(
         "ortkit.fusion.decompose.conv_bias:DecomposeConvBias",
         "ortkit.fusion.decompose.attention:ComposeAttention",

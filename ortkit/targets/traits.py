@@ -62,6 +62,8 @@ class Traits:
     cost_model: str
     families: tuple[str, ...]
     """Candidates around heavy operators: functions of a `Search`."""
+    templates: tuple[str, ...]
+    """Hand-shaped kernels: modules of `ortkit.custom_ops` below the backend's, with `match`."""
     decompositions: tuple[str, ...]
     """What is written in parts before regions are looked for: functions of a `Surroundings`."""
     convolutions: str

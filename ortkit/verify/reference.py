@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
+from ortkit.refusal import Refused
 from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.budget import MORE_TIME, Budget
 from ortkit.verify.compare import compare_outputs, is_telling
@@ -70,15 +71,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why nothing can be verified."""
-
-    reason: str
-    fix: str = ""
-    """What the user can give to change that; empty if nothing helps."""
-
-
-@dataclass(frozen=True)
 class Reference:
     """The original's results, on disk."""
 
@@ -131,7 +123,7 @@ class Reference:
         return [*self.perturbed.of(feeds, unit, count), *deployed]
 
 
-def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
+def compute_reference(request: Request, folder: Path) -> Reference | Refused:
     """Make input sets and run the original on them, with optimizations off and on.
 
     Raises:
@@ -143,11 +135,11 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         request.tolerance.check_names(outputs)
     excluded = random_outputs(request.model)
     if reason := long_loop(request.model):
-        return Refusal(reason)
+        return Refused(reason)
     try:
         made = _input_sets(request)
     except ModelError as error:
-        return Refusal(error.problem, error.fix or how_to_give(request.model))
+        return Refused(error.problem, error.fix or how_to_give(request.model))
     if request.seconds is None:
         feeds = (each.feeds for each in made.first)
         request = replace(request, seconds=time_limit(request.model, *feeds))
@@ -169,14 +161,14 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         good = runner.usable(plain, optimized, excluded)[: made.wanted]
     if not plain.is_loaded:
         reason = f"ONNX Runtime does not load the original: {plain.problem}"
-        return Refusal(reason, MORE_TIME if plain.is_late else "")
+        return Refused(reason, MORE_TIME if plain.is_late else "")
     if plain.is_ended or not plain.done:
         reason = f"ONNX Runtime does not run the original: {plain.problem}"
         fix = _other_inputs(request)
-        return Refusal(reason, f"{MORE_TIME}, or {fix}" if plain.is_late else fix)
+        return Refused(reason, f"{MORE_TIME}, or {fix}" if plain.is_late else fix)
     if not good:
         reason = "on the inputs tried, every output is empty, NaN or infinite"
-        return Refusal(reason, _other_inputs(request))
+        return Refused(reason, _other_inputs(request))
     reference = runner.reference(outputs, excluded, good, (plain, optimized))
     expected = [(runner.sets[int(each)].text, runner.sets[int(each)].expected) for each in good]
     actual = [reference.expected(path) for path in reference.feeds]

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortkit.errors import InternalError, UserError
 from ortkit.graph.io.open import open_model
+from ortkit.refusal import Refused
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.allowance import Allowance
 from ortkit.verify.budget import Budget, check_budget
@@ -26,7 +27,7 @@ from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.model_file import as_file
 from ortkit.verify.perturbed_runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type
-from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
+from ortkit.verify.reference import Reference, Request, compute_reference
 from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rewrites import RewriteStage
@@ -113,7 +114,7 @@ class Verifier:
             budget=budget,
         )
         self._shares_time = budget is not None
-        self._state: Reference | Refusal = Refusal("the verifier was not entered")
+        self._state: Reference | Refused = Refused("the verifier was not entered")
         self._temporary: Path | None = None
         self._checks = 0
         self._only_wide = ""
@@ -161,7 +162,7 @@ class Verifier:
         rounded to that type all the same: its roundings are what perturbs the original.
         """
         state = self._state
-        if not isinstance(state, Refusal) or coarsest_type(request.model) not in _HALVES:
+        if not isinstance(state, Refused) or coarsest_type(request.model) not in _HALVES:
             return
         model = widened(request.model)
         path = self._as_file(model, "widened")
@@ -185,7 +186,7 @@ class Verifier:
     @property
     def refusal(self) -> str:
         """Why no candidate can be judged; empty if one can."""
-        return self._state.reason if isinstance(self._state, Refusal) else ""
+        return self._state.reason if isinstance(self._state, Refused) else ""
 
     def check(
         self,
@@ -220,7 +221,7 @@ class Verifier:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         state = self._state
-        if isinstance(state, Refusal):
+        if isinstance(state, Refused):
             return Verification("not possible", state.reason, fix=state.fix)
         started = time.perf_counter()
         allowance = Allowance(computed_in, stated)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ortkit.cli.optimize_tables import headline, timing_text
+from ortkit.measure.short_timing import ShortTiming
+from ortkit.optimization.call import OptimizeOptions, optimize
+from ortkit.runtime.intervals import Direction, Speedup
 from tests.cli.conftest import Call
 
 
@@ -24,6 +31,82 @@ def test_a_headline_comes_first(
     assert "operators Relu, Tanh, Add\n" in done.out
     assert "rewrites  drop-identity\n" in done.out
     assert "before" not in done.out
+
+
+def test_a_run_is_timed_before_and_after(
+    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_TIMING", "on")
+    monkeypatch.setattr("ortkit.measure.short_timing.SECONDS", 20.0)
+    monkeypatch.setattr("ortkit.measure.short_timing._MOST_ROUNDS", 4)
+    flags = ("--level", "1", "--no-verify", "--html", tmp_path / "p.html", "--report")
+    report = tmp_path / "r.json"
+    made = tmp_path / "o.onnx"
+    done = call("optimize", folder / "small.onnx", "-o", made, *flags, report)
+    first, *rest = done.out.splitlines()
+    timing = json.loads(report.read_text("utf-8"))["timing"]
+    assert timing["problem"] == ""
+    if timing["speedup"]["direction"] == "no difference":
+        assert first.endswith(", no clear difference on 2 cores (measured)")
+    else:
+        assert re.search(r", [\d.]+x on \d+ cores? \(measured\)$", first)
+    (line,) = (line for line in rest if line.startswith("timed     "))
+    assert f"{timing['before_ms']:.3f} ms before, {timing['after_ms']:.3f} ms after: " in line
+    assert "A run, measured" in (tmp_path / "p.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("flags", [("--no-timing",), ("-q",), ()])
+def test_a_run_is_not_timed_where_nobody_asks(
+    call: Call,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+) -> None:
+    """By a flag, as nothing is printed, or by the environment."""
+    monkeypatch.setenv("ORTKIT_TIMING", "on" if flags else "off")
+    monkeypatch.setattr("ortkit.measure.short_timing.time_shortly", None)
+    made = tmp_path / "o.onnx"
+    done = call(
+        "optimize", folder / "small.onnx", "-o", made, "--level", "1", "--no-verify", *flags
+    )
+    assert done.code == 0
+    assert "timed  " not in done.out
+
+
+def times(ratio: float, direction: Direction, **changed: float) -> ShortTiming:
+    """Return a timing of a second before."""
+    interval = Speedup(ratio, 0.9 * ratio, 1.1 * ratio, 0.95, direction)
+    inputs = dict.fromkeys("abcde", (1, 8))
+    timing = ShortTiming("", 1000.0, 1000.0 / ratio, interval, 12, 0, 2, 0.0, 0.05, inputs)
+    return replace(timing, **changed)  # type: ignore[arg-type]
+
+
+UNCLEAR = "no clear difference on 2 cores (measured)"
+
+
+@pytest.mark.parametrize(
+    ("timing", "said", "line"),
+    [
+        (None, "not timed", ""),
+        (ShortTiming("it is large"), "not timed", "no: it is large"),
+        (times(2.64, "faster"), "2.6x on 2 cores (measured)", ": 2.64 times as fast (2.38 to"),
+        (times(1.284, "faster", threads=1), "1.28x on 1 thread (measured)", ", c 1x8, 2 more"),
+        (times(0.5, "slower"), "0.50x on 2 cores (measured)", "0.50 times as fast"),
+        (times(1.02, "no difference"), UNCLEAR, "; up to 1.05 is noise;"),
+        (
+            times(1.9, "no difference", others_cores=1.0, noise=1.0), UNCLEAR,
+            "; up to 2.00 is noise, as other work used 1.0 of 2 cores; a",
+        ),
+    ],
+)  # fmt: skip
+def test_the_headline_says_what_is_known(
+    timing: ShortTiming | None, said: str, line: str, folder: Path
+) -> None:
+    options = OptimizeOptions(level=0, verify=False, check_load=False)
+    report = replace(optimize(folder / "small.onnx", options).report, timing=timing)
+    assert headline(report, "m.onnx") == f"m.onnx: 4 -> 3 nodes, not verified, {said}"
+    assert timing is None or line in timing_text(timing)
 
 
 def test_tables_come_with_verbose(call: Call, folder: Path, tmp_path: Path) -> None:

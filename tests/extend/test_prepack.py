@@ -37,8 +37,8 @@ def forgotten() -> Iterator[None]:
     OPS.update(before)
 
 
-def product_op() -> ortkit.CustomOp:
-    @ortkit.custom_op("tests.pack::Product")
+def product_op(name: str = "Product") -> ortkit.CustomOp:
+    @ortkit.custom_op(f"tests.pack::{name}")
     def product(x: ortkit.Float32["m k"], w: ortkit.Float32["k n"]) -> ortkit.Float32["m n"]:
         return x @ w
 
@@ -80,8 +80,8 @@ def add_plain(op: ortkit.CustomOp) -> None:
         return te.compute((m, w.shape[1]), lambda i, j: te.sum(x[i, d] * w[d, j], axis=d), "y")
 
 
-def built(op: ortkit.CustomOp, tmp_path: Path) -> Path:
-    build = build_ops([op], tmp_path / "ops.so")
+def built(op: ortkit.CustomOp, tmp_path: Path, *others: ortkit.CustomOp) -> Path:
+    build = build_ops([op, *others], tmp_path / "ops.so")
     assert build.refused == ()
     return tmp_path / "ops.so"
 
@@ -153,6 +153,19 @@ def test_kernels_for_other_sizes_share_what_is_packed(tmp_path: Path) -> None:
         x = some(rows, 7)
         for got, weight in zip(session.run(None, {"x": x}), (w, w + 1), strict=True):
             np.testing.assert_allclose(got, x @ weight * times, rtol=1e-5, atol=1e-5)
+
+
+def test_several_ops_of_a_library_are_packed(tmp_path: Path) -> None:
+    op, other = product_op(), product_op("Other")
+    add_packed(op, times=2.0)
+    add_packed(other, times=3.0)
+    x, w = some(3, 5), some(5, 9)
+    session = session_of(
+        built(op, tmp_path, other), "g (float[m,k] x) => (float[m,n] y, float[m,n] z) "
+        "{ y = tests.pack.Product(x, w) z = tests.pack.Other(x, w) }", w=w,
+    )  # fmt: skip
+    for got, times in zip(session.run(None, {"x": x}), (2, 3), strict=True):
+        np.testing.assert_allclose(got, x @ w * times, rtol=1e-5, atol=1e-5)
 
 
 def test_a_constant_that_does_not_fit_is_refused_when_the_session_is_made(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from ortkit.fusion.regions import select
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.duplicate import Accepts, Candidate, asked_once
 from ortkit.fusion.regions.lower import lower_region, restore_order
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.fusion.regions.select import Accepts, Candidate, candidates
+from ortkit.fusion.regions.search import Family, Search
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies
@@ -42,9 +45,13 @@ def accept(signature: RegionSignature) -> Refused | None:
     return None
 
 
-def scope_of(model: ir.Model, denied: Sequence[str] = (), kind: str = "cpu") -> Scope:
+def scope_of(
+    model: ir.Model, denied: Sequence[str] = (), kind: str = "cpu", level: str = "native"
+) -> Scope:
     log = RewriteLog(frozenset(denied))
-    return Scope(model, model.graph, Shapes.infer(model), log, RewriteOptions(Target(kind), 2))
+    return Scope(
+        model, model.graph, Shapes.infer(model), log, RewriteOptions(Target(kind, level), 2)
+    )
 
 
 def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
@@ -52,14 +59,26 @@ def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
     return [graph, *(inner for body in bodies for inner in graphs_of(body))]
 
 
+def search_of(scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager) -> Search:
+    """Return a search in the main graph."""
+    return Search(scope, scope.model.graph, asked_once(accepts), cost(scope, Calibration()))
+
+
+def found_by(
+    family: Family, scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager
+) -> list[Candidate]:
+    """Return what one family finds in the main graph."""
+    return list(family(search_of(scope, accepts, cost)))
+
+
 def find(
     scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager
 ) -> list[Candidate]:
-    model = cost(scope, Calibration())
+    search = search_of(scope, accepts, cost)
     return [
         candidate
         for graph in graphs_of(scope.model.graph)
-        for candidate in candidates(scope, graph, accepts, model)
+        for candidate in select.family(replace(search, graph=graph))
     ]
 
 

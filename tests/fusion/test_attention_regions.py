@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from region_models import HEAD, feeds_of, run, scope_of
+from region_models import HEAD, feeds_of, found_by, run, scope_of, search_of
 
-from ortkit.fusion.attention.cpu import attention_candidates
+from ortkit.fusion.attention.cpu import family
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.target import Target
@@ -36,8 +37,7 @@ def judge(signature: RegionSignature) -> Refused | None:
 
 
 def candidates_of(scope: Scope) -> list[Candidate]:
-    cost = CostModel(scope, Calibration())
-    return list(attention_candidates(scope, scope.model.graph, judge, cost))
+    return found_by(family, scope, judge, CostModel)
 
 
 def rounding_judge(signature: RegionSignature) -> Refused | None:
@@ -47,8 +47,7 @@ def rounding_judge(signature: RegionSignature) -> Refused | None:
 def rounded_candidates(body: str, inputs: str, output: str = "y") -> tuple[Scope, list[Candidate]]:
     """For a processor with tiles."""
     scope = scope_of(from_text(f"{HEAD} g ({inputs}) => ({output}) {{ {body} }}"))
-    cost = CostModel(scope, Calibration())
-    return scope, list(attention_candidates(scope, scope.model.graph, rounding_judge, cost))
+    return scope, found_by(family, scope, rounding_judge, CostModel)
 
 
 def find(body: str, inputs: str, output: str = "y") -> tuple[Scope, list[Candidate]]:
@@ -70,6 +69,13 @@ def test_causal_attention_is_taken_by_itself() -> None:
     _, (one,) = find(f"y = {CAUSAL} (q, k, v)", rows("q", "k", "v"))
     assert ops(one) == ["Attention"]
     assert one.prediction.gain > 0.5
+
+
+def test_operands_of_unknown_shape_are_the_reason() -> None:
+    _, (one,) = find(f"y = {CAUSAL} (q, k, v)", f"float[] q, {rows('k', 'v')}")
+    assert one.signature is None
+    assert one.reason == "operands of unknown shape"
+    assert [value.name for value in one.region.outputs] == ["y"]
 
 
 def test_biases_of_operands_are_taken_in() -> None:
@@ -147,11 +153,9 @@ def test_what_no_kernel_computes_says_why(node: str, inputs: str, reason: str) -
 def test_nodes_of_other_regions_are_left_alone() -> None:
     scope, (one,) = find(f"Q = Add (q, r)  y = {CAUSAL} (Q, k, v)", rows("q", "k", "v"))
     add, attention = one.region.nodes
-    cost = CostModel(scope, Calibration())
-    graph = scope.model.graph
-    (without,) = attention_candidates(scope, graph, judge, cost, frozenset({add}))
+    (without,) = family(replace(search_of(scope, judge, CostModel), taken={add}))
     assert ops(without) == ["Attention"]
-    assert not [*attention_candidates(scope, graph, judge, cost, frozenset({attention}))]
+    assert not list(family(replace(search_of(scope, judge, CostModel), taken={attention})))
 
 
 def test_the_body_is_the_region() -> None:

@@ -7,10 +7,10 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from region_models import found_by
 
-from ortkit.fusion.gemm.cpu_bf16 import product_candidates
-from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.select import Accepts
+from ortkit.fusion.gemm.cpu_bf16 import family
+from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in
@@ -49,7 +49,7 @@ def found(body: str, judge: Accepts | None = None, rounded: bool = True) -> list
         model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
     )
     assert isinstance(scope.root, ir.Graph)
-    return list(product_candidates(scope, scope.root, judge or takes_all))
+    return found_by(family, scope, judge or takes_all)
 
 
 def takes_all(_signature: RegionSignature) -> None:

@@ -8,9 +8,10 @@ from region_models import HEAD, accept, find, kinds, scope_of
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.select import MAX_TENSORS
+from ortkit.fusion.regions.sizes import join_unsolved
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.region.bounds import exceeds_bounds
-from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.refusal import Refused
 
 CHAIN = """g (float[n, 768] x, float[n, 768] y) => (z)
@@ -172,3 +173,10 @@ def test_a_sum_of_more_tensors_than_a_kernel_takes_is_cut() -> None:
     taken = [each.signature for each in find(scope_of(from_text(text))) if each.signature]
     assert len(taken) > 1
     assert all(len(one.inputs) + len(one.outputs) <= MAX_TENSORS for one in taken)
+
+
+def test_factors_of_two_products_stay_apart() -> None:
+    specs = [TensorSpec("x", "float32", (size, 4)) for size in ("h*w", "h*v")]
+    assert join_unsolved(specs[:1], specs[1:]) == ((specs[0],), (specs[1],))
+    (joined,), _ = join_unsolved(specs[:1], [])
+    assert joined.shape == ("h.w", 4)

@@ -8,14 +8,13 @@ import onnx.checker
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from region_models import Eager, accept, scope_of
+from region_models import Eager, accept, found_by, scope_of
 
-from ortkit.fusion.attention.cuda import cuda_attention_candidates, without_readers
+from ortkit.fusion.attention.cuda import family, without_readers
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 HEAD = '<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
@@ -91,9 +90,7 @@ def model_of(inputs: str, body: str, opset: int = 23) -> onnx.ModelProto:
 
 def find(model: onnx.ModelProto, *, is_eager: bool = True) -> tuple[Scope, list[Candidate]]:
     scope = scope_of(ir.from_proto(model))
-    cost = (Eager if is_eager else CudaCostModel)(scope, Calibration())
-    graph = scope.model.graph
-    return scope, list(cuda_attention_candidates(scope, graph, accept, cost))
+    return scope, found_by(family, scope, accept, Eager if is_eager else CudaCostModel)
 
 
 def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -289,12 +286,16 @@ def test_masks_that_nothing_reads_any_more_are_told() -> None:
     assert "Where" not in {node.op_type for node in without_readers([one.region])}
 
 
-def test_a_condition_that_always_holds_is_left_out() -> None:
+@pytest.mark.parametrize("both", ["is_row, m", "m, is_row"])
+def test_a_condition_that_always_holds_is_left_out(both: str) -> None:
     inputs, body = TAKEN["a choice"]
-    range_ = """o0 = Constant<value_int = 0> ()  o1 = Constant<value_int = 1> ()
+    range_ = (
+        """o0 = Constant<value_int = 0> ()  o1 = Constant<value_int = 1> ()
         sq = Squeeze (l)  places = Range (o0, sq, o1)
         zz = Constant<value_ints = [1, 1, -1, 1]> ()  rows = Reshape (places, zz)
-        is_row = GreaterOrEqual (rows, {})  both = And (is_row, m)  """
+        is_row = GreaterOrEqual (rows, {})  """
+        + f"both = And ({both})  "
+    )
     for bound, is_row in (("o0", True), ("o1", False)):
         changed = range_.format(bound) + body.replace("Where (m,", "Where (both,")
         _, (one,) = find(model_of(inputs, changed))

@@ -15,14 +15,13 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from region_models import Eager, scope_of
+from region_models import found_by, scope_of
 
-from ortkit.fusion.attention.cuda import cuda_attention_candidates
+from ortkit.fusion.attention.cuda import family
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.generate import sources_of
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "kernels" / "triton"))
@@ -141,8 +140,7 @@ def find(model: onnx.ModelProto) -> Candidate:
         return found if isinstance(found, Refused) else None
 
     scope = scope_of(ir.from_proto(model))
-    cost = Eager(scope, Calibration())
-    (one,) = cuda_attention_candidates(scope, scope.model.graph, judge, cost)
+    (one,) = found_by(family, scope, judge)
     return one
 
 

@@ -9,15 +9,14 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from region_models import Eager, accept, scope_of
+from region_models import accept, found_by, scope_of
 
 from ortkit.fusion.gemm import cuda_batched
-from ortkit.fusion.gemm.cuda_batched import batched_candidates
+from ortkit.fusion.gemm.cuda_batched import family
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.tuning.calibration import Calibration
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 #: Constants: experts' matrices w, v [3, 16, 24] and o [3, 24, 16], rows b [3, 1, 24] and c [24],
@@ -130,8 +129,7 @@ def test_it_is_done_where_it_is_faster(
         f"float16[{count}, {depth}, {columns}] q, float16[{count}, 1, {columns}] b"
     )
     scope = scope_of(from_text(f"{HEAD} g ({given}) => (float16[k, l, m] y) {{ {body} }}"))
-    cost = CudaCostModel(scope, Calibration())
-    found = list(batched_candidates(scope, scope.model.graph, accept, cost))
+    found = found_by(family, scope, accept, CudaCostModel)
     assert sum(one.signature is not None for one in found) == is_taken
 
 
@@ -146,8 +144,7 @@ def test_regions_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
     before = model_of(body, inputs)
     scope = scope_of(ir.from_proto(before))
     found, replaced = [], dict[ir.Value, ir.Value]()
-    cost = Eager(scope, Calibration())
-    for one in batched_candidates(scope, scope.model.graph, accept, cost):
+    for one in found_by(family, scope):
         assert one.signature is not None, one.reason
         found.append(len(one.region.nodes))
         assert one.region.kind == "product"

@@ -11,14 +11,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
-from region_models import Eager, scope_of
+from region_models import found_by, scope_of
 
-from ortkit.fusion.gemm.cuda_fp8 import fp8_candidates
+from ortkit.fusion.gemm.cuda_fp8 import family
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import drop_unread, lower_region, restore_order
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.templates import template_for
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
@@ -98,8 +97,7 @@ def has_kernel(signature: RegionSignature) -> Refused | None:
 
 
 def found_in(scope: Scope) -> list[Candidate]:
-    cost = Eager(scope, Calibration())
-    return list(fp8_candidates(scope, scope.model.graph, has_kernel, cost))
+    return found_by(family, scope, has_kernel)
 
 
 def by(how: tuple[str, ...], value: str) -> list[str]:

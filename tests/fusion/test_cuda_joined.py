@@ -8,13 +8,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from region_models import accept, scope_of
+from region_models import accept, found_by, scope_of
 
-from ortkit.fusion.gemm.cuda_split_k import split_k_candidates
+from ortkit.fusion.gemm.cuda_split_k import family
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import lower_region
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 DEPTH, COLUMNS = 3072, 768
@@ -52,8 +51,7 @@ def model_of(rows: int, *, kind: str, has_sum: bool, depth: int = DEPTH) -> onnx
 
 
 def found_in(scope: Scope) -> list[Candidate]:
-    cost = CudaCostModel(scope, Calibration())
-    return list(split_k_candidates(scope, scope.model.graph, accept, cost))
+    return found_by(family, scope, accept, CudaCostModel)
 
 
 def outputs_of(proto: onnx.ModelProto) -> list[np.ndarray]:

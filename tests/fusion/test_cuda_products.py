@@ -7,18 +7,16 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from region_models import Eager, accept, scope_of
+from region_models import accept, found_by, scope_of
 
 from ortkit.fusion.decompose.pretranspose import PretransposeWeight
 from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.decompose.skip_norm import DecomposeSkipNorm
-from ortkit.fusion.gemm.cuda import cuda_product_candidates
-from ortkit.fusion.gemm.cuda_split_k import split_k_candidates
+from ortkit.fusion.gemm import cuda, cuda_split_k
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
@@ -71,8 +69,7 @@ def model_of(body: str, types: str = "float16") -> onnx.ModelProto:
 
 
 def found_in(scope: Scope) -> list[Candidate]:
-    cost = Eager(scope, Calibration())
-    return list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
+    return found_by(cuda.family, scope)
 
 
 def lowered(
@@ -140,8 +137,7 @@ def test_products_of_one_row_pay_and_their_matrices_are_turned() -> None:
     body = f"<float16[64, 48] w = {{{bits}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
     scope = scope_of(from_text(f"{HEAD} g (float16[1, 64] x) => (float16[1, 48] y) {body}"))
     with decomposed([scope], [PretransposeWeight()]):
-        cost = CudaCostModel(scope, Calibration())
-        (one,) = cuda_product_candidates(scope, scope.model.graph, accept, cost)
+        (one,) = found_by(cuda.family, scope, accept, CudaCostModel)
         assert one.signature is not None
         assert [spec.shape for spec in one.signature.inputs] == [(48, 64), (1, 64)]
 
@@ -182,10 +178,9 @@ def test_sizes_that_are_not_known(shape: str) -> None:
     zeros = ", ".join(["0"] * 384)
     body = f"<float16[16, 24] w = {{{zeros}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
     scope = scope_of(from_text(f"{HEAD} g (float16[{shape}] x) => (float16[m] y) {body}"))
-    cost = CudaCostModel(scope, Calibration())
     with decomposed([scope], [DecomposeSkipNorm(), PretransposeWeight()]):
-        found = list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
-        assert not list(split_k_candidates(scope, scope.model.graph, accept, cost))
+        found = found_by(cuda.family, scope, accept, CudaCostModel)
+        assert not found_by(cuda_split_k.family, scope, accept, CudaCostModel)
     assert all(one.signature is None or shape == "1, k" for one in found)
 
 
@@ -243,10 +238,9 @@ def test_many_rows_where_they_are_faster(
     shape: str, body: str, depth: int, columns: int, is_taken: bool
 ) -> None:
     scope = many_rows(shape, body, depth, columns)
-    cost = CudaCostModel(scope, Calibration())
     with decomposed([scope], [DecomposeSkipNorm(), PretransposeWeight()]):
-        found = list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
-        assert not list(split_k_candidates(scope, scope.model.graph, accept, cost))
+        found = found_by(cuda.family, scope, accept, CudaCostModel)
+        assert not found_by(cuda_split_k.family, scope, accept, CudaCostModel)
     taken = [one for one in found if one.signature is not None]
     assert len(taken) == is_taken
     for one in taken:

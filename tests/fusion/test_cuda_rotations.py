@@ -7,15 +7,14 @@ import onnx
 import onnx.checker
 import onnx_ir as ir
 import pytest
-from region_models import Eager, accept, scope_of
+from region_models import found_by, scope_of, search_of
 from test_cuda_attention import run
 
-from ortkit.fusion.attention.cuda import cuda_attention_candidates, takes_attention
+from ortkit.fusion.attention.cuda import attention_region, family
 from ortkit.fusion.decompose.rotary import DecomposeRotary
 from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 #: 7 positions of 4 heads of 16 that share 2 of keys.
@@ -81,8 +80,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def lower_attention(scope: Scope) -> None:
-    cost = Eager(scope, Calibration())
-    (one,) = cuda_attention_candidates(scope, scope.model.graph, accept, cost)
+    (one,) = found_by(family, scope)
     assert one.signature is not None, one.reason
     assert lower_region(scope, one.region, one.signature, {})
 
@@ -94,7 +92,7 @@ def test_apart_they_compute_the_same(name: str) -> None:
     scope = scope_of(ir.from_proto(model))
 
     def takes(of: Scope, node: ir.Node) -> bool:
-        return takes_attention(of, node, accept, Eager(of, Calibration()))
+        return attention_region(search_of(of), node).signature is not None
 
     with decomposed([scope], [DecomposeRotary(takes)]):
         lower_attention(scope)

@@ -6,16 +6,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from region_models import Eager, accept, run, scope_of
+from region_models import accept, found_by, run, scope_of, search_of
 
-from ortkit.fusion.attention.cuda import cuda_attention_candidates, takes_attention
+from ortkit.fusion.attention.cuda import attention_region, family
 from ortkit.fusion.decompose.attention import ComposeAttention
 from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.lower import lower_region
-from ortkit.graph.io.text import from_text
+from ortkit.graph.io.text import from_text, to_text
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.generate import sources_of
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.passes.fuse_attention import FuseAttention
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -84,7 +83,7 @@ def feeds_of(name: str) -> dict[str, np.ndarray]:
 
 
 def takes(scope: Scope, node: ir.Node) -> bool:
-    return takes_attention(scope, node, judge, Eager(scope, Calibration()))
+    return attention_region(search_of(scope, judge), node).signature is not None
 
 
 def judge(signature: RegionSignature) -> Refused | None:
@@ -102,9 +101,7 @@ def checked(scope: Scope) -> onnx.ModelProto:
 def test_a_region_computes_what_was_written(name: str) -> None:
     scope = scope_of(ir.from_proto(model_of(name)), kind="cuda")
     with decomposed([scope], [ComposeAttention(takes)]):
-        (one,) = cuda_attention_candidates(
-            scope, scope.model.graph, judge, Eager(scope, Calibration())
-        )
+        (one,) = found_by(family, scope, judge)
         assert one.signature is not None, one.reason
         assert set(one.region.inputs) <= {*scope.model.graph.inputs, one.region.inputs[-1]}
         assert lower_region(scope, one.region, one.signature, {})
@@ -155,6 +152,16 @@ def test_it_is_refused_no_more_while_it_is_one_node() -> None:
     with decomposed([scope], [ComposeAttention(takes)]):
         assert not scope.log.misses
     assert scope.log.misses == misses
+
+
+def test_float32_stays_as_it_was_written() -> None:
+    text = to_text(ir.from_proto(model_of("a cap and a mask")))
+    for half, single in (("{13312}", "{0.25}"), ("{16384}", "{2}"), ("float16", "float")):
+        text = text.replace(half, single)
+    scope = scope_of(from_text(text), kind="cuda")
+    before = ir.to_proto(scope.model)
+    with decomposed([scope], [ComposeAttention(lambda *_: True)]):
+        assert ir.to_proto(scope.model) == before
 
 
 @pytest.mark.parametrize("denied", [True, False], ids=["denied", "no kernel"])

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from region_models import run
+from region_models import run, scope_of
 
 import models
 from ortkit.fusion import plan
@@ -22,7 +22,7 @@ from ortkit.fusion.decompose.rotary import DecomposeRotary
 from ortkit.fusion.decompose.run import Decomposition, Surroundings, decomposed
 from ortkit.fusion.decompose.skip_norm import DecomposeSkipNorm
 from ortkit.graph.io.open import open_model
-from ortkit.graph.io.text import to_text
+from ortkit.graph.io.text import from_text, to_text
 from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.signature import RegionSignature
 from ortkit.optimization.options import OptimizeOptions
@@ -126,6 +126,17 @@ def planned(result: PipelineResult) -> None:
     for got, want in zip(run(after, feeds), run(before, feeds), strict=True):
         scale = max(1.0, float(np.abs(want).max()))
         np.testing.assert_allclose(got, want, rtol=0, atol=0.02 * scale)
+
+
+@pytest.mark.parametrize(("result", "has_sum"), [("s", True), ("c, s", False)])
+def test_the_bias_of_a_result_of_the_model_stays(result: str, has_sum: bool) -> None:
+    outputs = ", ".join(f"float16[1, 4, 8, 8] {name}" for name in result.split(", "))
+    text = f"""<ir_version: 10, opset_import: ["" : 20]> g (float16[1, 4, 8, 8] x) => ({outputs})
+        <float16[4, 4, 1, 1] w = {{{", ".join("0" * 16)}}}, float16[4] b = {{0, 0, 0, 0}}>
+        {{ c = Conv (x, w, b)  s = Sigmoid (c) }}"""
+    scope = scope_of(from_text(text), kind="cuda")
+    with decomposed([scope], [DecomposeConvBias()]):
+        assert ("Add" in kinds(scope.model)) == has_sum
 
 
 @pytest.mark.parametrize("seed", range(3))

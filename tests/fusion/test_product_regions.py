@@ -10,10 +10,10 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
-from region_models import accept, feeds_of, run, scope_of
+from region_models import feeds_of, found_by, run, scope_of
 
 from ortkit.fusion.gemm.cpu_fp32_cost import LEVELS
-from ortkit.fusion.gemm.cpu_fp32_regions import ProductRegions
+from ortkit.fusion.gemm.cpu_fp32_regions import family
 from ortkit.fusion.plan import compile_regions
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
@@ -47,9 +47,8 @@ def model_of(
 
 
 def found(proto: onnx.ModelProto) -> tuple[Scope, list[Candidate]]:
-    scope = scope_of(ir.from_proto(proto))
-    assert isinstance(scope.root, ir.Graph)
-    return scope, list(ProductRegions(scope, accept).candidates(scope.root))
+    scope = scope_of(ir.from_proto(proto), level=LEVELS)
+    return scope, found_by(family, scope)
 
 
 def reasons(proto: onnx.ModelProto) -> list[str]:
@@ -179,7 +178,7 @@ def test_products_of_one_matrix_share_it(tmp_path: Path) -> None:
 def test_a_product_that_is_denied_stays_as_it_is(tmp_path: Path) -> None:
     proto = model_of("m = Gemm(x, w, b)  y = Relu(m)", b=192)
     model = ir.from_proto(proto)
-    scope = scope_of(model, ["fuse-regions:product_relu:y"])
+    scope = scope_of(model, ["fuse-regions:product_relu:y"], level=LEVELS)
     reports, library, _ = compile_regions(
         [scope], tmp_path / "a.ops.so", "tvm", Target("cpu", LEVELS), lambda *_: None
     )
@@ -193,7 +192,11 @@ def test_processors_that_products_were_not_measured_on(tmp_path: Path) -> None:
     model = ir.from_proto(model_of("y = Gemm(x, w, b)", b=192))
     target = Target("cpu", "x86-64-v2")
     reports, _, _ = compile_regions(
-        [scope_of(model)], tmp_path / "a.ops.so", "tvm", target, lambda *_: None
+        [scope_of(model, level=target.level)],
+        tmp_path / "a.ops.so",
+        "tvm",
+        target,
+        lambda *_: None,
     )
     assert reports == ()
     assert [node.op_type for node in model.graph] == ["Gemm"]

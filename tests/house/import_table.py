@@ -35,8 +35,8 @@ MAY_IMPORT = {
         " kernels/tvm"
     ),
     "custom_ops/tvm/conv": (
-        "custom_ops/forms custom_ops/tvm/gemm custom_ops/tvm/tile kernels kernels/region"
-        " kernels/tvm targets"
+        "custom_ops/forms custom_ops/tvm/gemm custom_ops/tvm/tile kernels kernels/layouts"
+        " kernels/region kernels/tvm targets"
     ),
     "custom_ops/tvm/gemm": (
         "custom_ops/forms custom_ops/tvm/tile kernels kernels/layouts kernels/region"
@@ -141,7 +141,9 @@ FACE = {
     "fusion/attention": "cpu",
     "fusion/conv": "block bodies chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
-    "fusion/regions": "access cost_model describe duplicate members region report select sizes",
+    "fusion/regions": (
+        "access cost_model describe duplicate members region report search select sizes"
+    ),
     "graph/analysis": (
         "channels_last cost diff flops inspection provenance summary value_names weights"
     ),
@@ -155,7 +157,7 @@ FACE = {
     "graph/shapes/rules": "call",
     "graph/symbolic": "dims text",
     "kernels/build": "cache compiler library",
-    "kernels/layouts": "bf16_blocks fp32_panels",
+    "kernels/layouts": "bf16_blocks conv_filters fp32_panels prepack",
     "kernels/link": "csource linker manifest named_ops",
     "kernels/region": "dtypes emitter ops reader vectormath views",
     "kernels/triton": (

@@ -117,10 +117,11 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def _refusals() -> Iterator[str]:
-    """Yield classes and exceptions whose name speaks of a refusal."""
+    """Yield classes whose name speaks of a refusal, but for the exception that carries one."""
     for name, path in modules().items():
         for node in ast.walk(tree(path)):
-            if isinstance(node, ast.ClassDef) and node.name.startswith(("Refus", "Refusal")):
+            is_type = isinstance(node, ast.ClassDef) and "Refus" in node.name
+            if is_type and not node.name.endswith("Error"):
                 yield f"{name.removeprefix('ortkit.')}.{node.name}"
 
 

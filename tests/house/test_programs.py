@@ -30,6 +30,7 @@ _PROVIDERS = "tests/provider/test_python_doc.py"
 _DEPLOY = "tests/native/test_deploy_guide.py"
 #: The test that runs what a page has of a language.
 RUN_BY = {
+    ("add-a-kernel", "python"): "tests/fusion/test_add_a_kernel.py",
     ("concepts/library", "python"): _HERE,
     ("concepts/library", "sh"): _SHELL,
     ("getting-started", "console"): _GUIDES,

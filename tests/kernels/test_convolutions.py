@@ -236,6 +236,13 @@ REFUSED = {
         expand_depthwise((1, 8, 1000), (8, 16), 5, 1, WIDE),
         "more between them than 64 KB",
     ),
+    "two convolutions, the first one 3x3": (
+        with_body(
+            expand_depthwise((1, 8, 8), (8, 16), 3, 1, SAME),
+            "kernel_shape = [1, 1]", "kernel_shape = [3, 3], pads = [1, 1, 1, 1]",
+        ),
+        "two convolutions the first of which is not 1x1",
+    ),
     "a width that is not known": (
         depthwise((1, 8, "w"), 16, 3, 1, SAME),
         "rows of a width that is not known",

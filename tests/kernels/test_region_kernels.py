@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fused_model import fused_model, session
 
 from ortkit.kernels.build.library import LibraryBuild
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import extent_of
+from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.targets.target import Target
 
 Build = Callable[..., LibraryBuild]
 Dims = tuple[int | str, ...]
@@ -232,6 +239,38 @@ def test_a_region_computes_what_its_function_does(name: str, build: Build) -> No
                 got, want, rtol=0, atol=case.epsilons * 2**-23 * scale, err_msg=str(sizes)
             )
             np.testing.assert_array_equal(got, again, err_msg="depends on the threads")
+
+
+def test_a_matrix_is_transposed_in_parts(tmp_path: Path) -> None:
+    """Each call writes its own rows: what lies behind them, also beyond the last, stays."""
+    text = '<opset_import: ["" : 20]> f (X) => (Y) { Y = Transpose (X) }'
+    specs = TensorSpec("X", "float32", ("n", 64)), TensorSpec("Y", "float32", (64, "n"))
+    signature = RegionSignature("parts", text, specs[:1], specs[1:])
+    kernel = TvmBackend().compile(signature, Target("cpu", "native"), tmp_path)
+    assert math.prod(extent.factor for extent in kernel.launch.units) == 64
+    path = tmp_path / "kernel.so"
+    subprocess.run([*find_linker(), "-shared", "-o", path, kernel.artifact, "-lm"], check=True)
+    run = ctypes.CDLL(str(path))[kernel.symbol]
+    x, y = np.arange(100 * 64, dtype=np.float32).reshape(100, 64), np.full((160, 100), -1.0, "f")
+    for begin, end in ((0, 16), (16, 20), (40, 64)):
+        before = y.copy()
+        run(*(ctypes.c_void_p(each.ctypes.data) for each in (x, y)),
+            *map(ctypes.c_int64, (100, begin, end)))  # fmt: skip
+        np.testing.assert_array_equal(y[begin:end], x.T[begin:end])
+        np.testing.assert_array_equal(y[:begin], before[:begin])
+        np.testing.assert_array_equal(y[end:], before[end:])
+
+
+def test_a_sum_of_one_element_is_that_element(build: Build) -> None:
+    body = axes("A", 1) + "S = ReduceSum (X, A)  Y = Neg (S)"
+    column = TensorSpec("X", "float32", ("n", 1)), TensorSpec("Y", "float32", ("n", 1))
+    text = f'<opset_import: ["" : 20]> f (X) => (Y) {{ {body} }}'
+    signature = RegionSignature("one", text, column[:1], column[1:])
+    library = build(signature).library
+    assert library is not None
+    x = np.arange(5, dtype=np.float32)[:, None]
+    (found,) = session(fused_model(signature), library.path).run(None, {"X": x})
+    np.testing.assert_array_equal(found, -x)
 
 
 def test_a_narrow_type_on_the_way_rounds_in_vectors_and_after_them(build: Build) -> None:

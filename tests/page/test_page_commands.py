@@ -12,7 +12,10 @@ import pytest
 
 from ortkit.cli.main import run
 from ortkit.errors import UserError
+from ortkit.graph.analysis.diff import diff_models
+from ortkit.graph.io.open import open_model
 from ortkit.optimization.call import OptimizeOptions, optimize
+from ortkit.page.graph.compared import page_of_diff
 from tests.page.page_models import AFTER, BEFORE, parsed
 
 
@@ -50,6 +53,19 @@ def test_diff_and_inspect(files: tuple[Path, Path], tmp_path: Path) -> None:
     (graph,) = data(page)["graphs"]
     at = graph["nodes"]["name"].index("/a/MatMul")
     assert graph["nodes"]["facts"][at][0] == ["FLOPs", "8192*n"]
+
+
+def test_cards_of_a_diff_say_what_became_of_what(files: tuple[Path, Path]) -> None:
+    """Each thing has one card."""
+    page = page_of_diff(*map(open_model, files), diff_models(*files))
+    cards = {card.name: (card.figure, card.remark) for card in page.cards}
+    assert len(cards) == len(page.cards)
+    assert cards == {
+        "Nodes": ("9 → 3", "6 removed, 2 changed"),
+        "Functions": ("2 added", ""),
+        "Weights": ("1 added", ""),
+        "Opsets and metadata": ("1 added", ""),
+    }
 
 
 @pytest.mark.parametrize("command", ["optimize", "inspect"])

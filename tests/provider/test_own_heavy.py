@@ -13,23 +13,24 @@ import pytest
 from onnx import numpy_helper
 
 from ortkit.fusion.gemm.cpu_fp32_cost import LEVELS
-from ortkit.fusion.regions.cost_model import Prediction
+from ortkit.fusion.gemm.cpu_fp32_regions import family
+from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.search import Search
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.provider.own import planning
-from ortkit.provider.own.anchored_claims import heavy_claims
-from ortkit.provider.own.assembly import Known
+from ortkit.provider.own.assembly import Assembler, Known
 from ortkit.provider.own.building import build
 from ortkit.provider.own.claims import Claimer
-from ortkit.provider.own.gemm_groups import product_groups
 from ortkit.provider.own.original_cost import OriginalCost
 from ortkit.provider.own.planning import Plan, plan
 from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots
 from ortkit.provider.own.subgraph_cut import Cuts
 from ortkit.provider.own.weights import ALIGNMENT, aligned
+from ortkit.refusal import Refused
 from ortkit.targets.target import Target
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 
@@ -248,14 +249,32 @@ def test_what_nodes_take_are_their_products_and_the_rest() -> None:
     assert "less than 10 %" in str(worth.predict(nodes, whole.before_ns))
 
 
-def test_no_node_is_in_two_heavy_groups() -> None:
+def test_no_node_is_in_two_groups() -> None:
     model = product("y = Gemm (x, w, b)", b=192)
-    scope = planning._rewritten(model)
-    groups = list(product_groups(scope, load_calibration(), lambda _: None))
-    known, cuts = Known(model.graph, scope), Cuts(model)
-    found, taken = heavy_claims([*groups, *groups], known, cuts)
-    assert [one.reason for one in found.declined] == ["nodes of it belong to another group"]
-    assert len(found.claims) == len(taken) == 1
+    scope = planning._rewritten(model, WIDE, frozenset())
+    cost = CostModel(scope, load_calibration())
+    assembler = Assembler(scope, Known(model.graph, scope), lambda _: None, cost)
+    claimer = Claimer(model, Cuts(model), assembler)
+    (one,) = family(Search(scope, scope.root, lambda _: None, cost, in_place=False))
+    assert claimer.claim(assembler.held(one)) is None
+    assert claimer.claim(assembler.held(one)) == Refused("nodes of it belong to another group")
+    assert len(claimer.run().claims) == 1
+
+
+@runs_wide
+def test_rows_whose_factors_no_input_tells(tmp_path: Path) -> None:
+    """`x` has batch * sequence rows: the kernel needs their number alone."""
+    shape = "s = Shape <end = 2> (ids)  d = Constant <value_ints = [128]> ()"
+    nodes = f"{shape}  t = Concat <axis = 0> (s, d)  e = Expand (x, t)"
+    nodes += "  f = Flatten <axis = 2> (e)  g = Relu (f)  m = MatMul (g, w)  y = Add (m, b)"
+    model = product(nodes, "float[128] x, float[batch, sequence, 1] ids", b=192)
+    found = build(plan(model, Target(), 2), Target(), "auto", tmp_path)
+    assert "product" in names(found.plan), found.plan.declined
+    assert found.library is not None
+    random = np.random.default_rng(0)
+    feeds = {"x": random.standard_normal(128, np.float32), "ids": np.ones((3, 7, 1), np.float32)}
+    errors = worst_error(model, found.plan, found.library, feeds)
+    assert max(errors.values()) < 16 * EPSILON, errors
 
 
 # ---- parts

@@ -11,6 +11,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from ortkit.runtime.profiling.body_flops import BodyFlops
 from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.context import Context, Joined
@@ -63,6 +64,33 @@ def test_packed_weights_are_filled_in_where_they_belong(
     work = call_work(signature("", "Gemm", shown, floats(1, 8)), gemm)
     assert work is not None and work.flops == 2 * 4 * 8 + 8
     assert work.weight_bytes == 4 * (4 * 8 + 8)
+
+
+FUSED = """<ir_version: 10, opset_import: ["" : 20, "f" : 1]>
+g (float[n, 4] x, float[4, 8] w) => (float[n, 8] y) { y = f.product (x, w, ) }
+<domain: "f", opset_import: ["" : 20]> product (x, w, b) => (y) { s = MatMul (x, w)  y = Relu (s) }
+"""
+
+
+def test_the_arithmetic_of_a_fused_node_is_that_of_its_body() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(FUSED))
+    (product,) = model.graph
+    bodies = BodyFlops(model.functions)
+    for rows in (1, 3, 1):  # what was counted is remembered
+        ran = signature("", "product", (floats(rows, 4), floats(4, 8)), floats(rows, 8))
+        work = call_work(ran, product, bodies)
+        assert work is not None and work.flops == rows * (2 * 4 * 8 + 8)
+    assert [one.op_type for one in next(iter(model.functions.values()))] == ["MatMul", "Relu"]
+    alone = call_work(ran, product)
+    assert alone is not None and alone.flops is None
+
+
+def test_a_body_that_cannot_be_counted_is_not_known() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(FUSED.replace("Relu (s)", "Unique (s)")))
+    (product,) = model.graph
+    ran = signature("", "product", (floats(1, 4), floats(4, 8)), floats(1, 8))
+    work = call_work(ran, product, BodyFlops(model.functions))
+    assert work is not None and work.flops is None
 
 
 def test_what_does_not_go_together_is_not_joined() -> None:

@@ -52,6 +52,10 @@ class Tile:
     architectures: tuple[int, ...] | None = None
     is_optional: bool = False
 
+    def __post_init__(self) -> None:
+        """Hold what Triton asks of a block: powers of two."""
+        assert self.queries.bit_count() == self.keys.bit_count() == 1
+
 
 @dataclass(frozen=True)
 class HopperTile:
@@ -75,6 +79,10 @@ class HopperTile:
     in_turn: bool = False
     limit: int | None = None
     conditions: tuple[Condition, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Hold what Gluon asks of a block: a power of two."""
+        assert self.keys.bit_count() == 1
 
 
 @dataclass(frozen=True)

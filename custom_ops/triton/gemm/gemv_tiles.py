@@ -36,6 +36,11 @@ class Strip:
     warps: int
     statistics: int
 
+    def __post_init__(self) -> None:
+        """Hold what Triton asks of a block: powers of two."""
+        sizes = self.columns, self.depth, self.statistics
+        assert all(size.bit_count() == 1 for size in sizes)
+
 
 def strip_of(form: Products) -> Strip:
     """Return the part of one block."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.layouts.conv_filters import channels_last
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, product
 from ortkit.refusal import Refused
 from ortkit.targets.cpu import has_bf16
 
 from ...forms.body import integer
-from ...forms.conv import Convolution, read_convolution
+from ...forms.conv import Convolution, packed_weight, read_convolution
 from .depthwise_row import TILE, Filter, Row, Sink, Source, row_taps
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ def depthwise_of(conv: Convolution, channels: int) -> DepthwiseConv | Refused:
     signature = conv.signature
     if channels != conv.groups or channels != conv.channels:
         return Refused("a depthwise convolution with several filters for a channel")
-    weight = conv.body.input_through(conv.weight_value, (3, 2, 0, 1))
-    if weight is None or signature.inputs[weight].shape != (*conv.window.kernel, 1, channels):
+    weight = packed_weight(conv, 1, channels_last)
+    if weight is None:
         return Refused("a depthwise weight that is not [kh, kw, 1, C]")
     if not all(isinstance(shape[2], int) for shape in (conv.input.shape, conv.output.shape)):
         return Refused("a depthwise convolution over rows of a width that is not known")

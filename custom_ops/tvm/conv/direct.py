@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.layouts.conv_filters import by_tap
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
@@ -284,5 +285,5 @@ def match(signature: RegionSignature) -> DirectConv | Refused | None:
     assert isinstance(depth, int)
     if len(signature.outputs) != 1 or not all(isinstance(w, int) and w > 0 for w in widths):
         return Refused("a convolution over rows of a width that is not known")
-    weight = packed_weight(conv, prod(conv.window.kernel), depth)
+    weight = packed_weight(conv, depth, by_tap)
     return Refused("a weight that is not packed") if weight is None else DirectConv(conv, weight)

@@ -195,9 +195,9 @@ def match(signature: RegionSignature) -> StemConv | Refused | None:
         return Refused("a convolution of NCHW in groups or with a second result")
     if not isinstance(conv.input.shape[3], int) or not isinstance(conv.output.shape[2], int):
         return Refused("a convolution of NCHW with rows of a width that is not known")
-    channels, kernel = conv.input.shape[1], conv.window.kernel
+    channels = conv.input.shape[1]
     assert isinstance(channels, int)
-    weight = packed_weight(conv, channels * kernel[0] * kernel[1])
+    weight = packed_weight(conv, channels)
     if weight is None:
         return Refused("a weight that is not packed")
     found = StemConv(conv, weight)

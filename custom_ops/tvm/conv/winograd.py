@@ -81,5 +81,5 @@ def match(signature: RegionSignature) -> WinogradConv | Refused | None:
         return Refused("a 3x3 convolution of nothing, or with a second result")
     if conv.narrow is not None:
         return conv.narrow
-    weight = packed_weight(conv, 9 * depth)
+    weight = packed_weight(conv, depth)
     return None if weight is None else WinogradConv(conv, weight)

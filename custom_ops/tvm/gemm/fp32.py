@@ -13,6 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.layouts.fp32_panels import layout
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.kernels.tvm.emit import NEAR, NEAREST
@@ -320,33 +321,15 @@ def match(signature: RegionSignature) -> Product | Refused | None:
 
 
 def _packed(body: Body, name: str) -> int | None:
-    """Return the input whose panels, [panels, depth, width], are the matrix `name`.
-
-    In the body: Reshape(Transpose<perm = [1, 0, 2]>(packed), [depth, panels * width]), and if
-    there are fewer columns a Slice of the first ones.
-    """
-    columns = None
-    cut = body.producer(name, "Slice")
-    if cut is not None:
-        starts, ends, axes = (body.constant(each) for each in (*cut.input[1:4], "", "")[:3])
-        if starts is None or ends is None or axes is None or len(cut.input) > 4:
-            return None
-        if [*starts.flat, *axes.flat] != [0, 1]:
-            return None
-        columns, name = [*ends.flat], cut.input[0]
-    shaped = body.producer(name, "Reshape")
-    packed = None if shaped is None else body.input_through(shaped.input[0], (1, 0, 2))
-    shape = None if shaped is None else body.constant(shaped.input[1])
-    if packed is None or shape is None:
-        return None
-    sizes = body.signature.inputs[packed].shape
-    if len(sizes) != 3 or not all(isinstance(size, int) for size in sizes):
-        return None
-    panels, depth, width = (int(size) for size in sizes)
-    result = body.signature.outputs[0].shape[-1:]
-    wanted = (panels * width,) if columns is None else tuple(columns)
-    fits = [*shape.flat] == [depth, panels * width] and wanted == result
-    return packed if fits else None
+    """Return the input whose panels, [panels, depth, width], are the matrix `name`."""
+    columns = body.signature.outputs[0].shape[-1:]
+    for number, spec in enumerate(body.signature.inputs):
+        sizes = [size for size in (*spec.shape, *columns) if isinstance(size, int) and size > 0]
+        if len(spec.shape) == 3 and len(sizes) == 4:
+            packing = layout(sizes[1], sizes[3], sizes[2])
+            if body.packed(name, packing) == number:
+                return number
+    return None
 
 
 def _misfit(signature: RegionSignature, x: int, weight: int) -> Refused | None:

@@ -6,84 +6,55 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
 from ortkit.fusion.attention.cpu_cost import predict_attention
-from ortkit.fusion.regions.cost_model import CostModel, Prediction
-from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import per_graph
-from ortkit.fusion.regions.region import FusedRegion, region_of
-from ortkit.fusion.regions.select import Accepts
-from ortkit.kernels.signature import RegionSignature
+from ortkit.fusion.regions.search import Search, alone, refused
 from ortkit.kernels.tuning.calibration import load_calibration
-from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
-_NOTHING = Prediction(0.0, 0.0)
 _WIDENING = (ir.DataType.BFLOAT16, ir.DataType.FLOAT)
 _ROUNDING = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
-def attention_candidates(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    excluded: frozenset[ir.Node] = frozenset(),
-) -> Iterator[Candidate]:
-    """Yield a candidate for each attention of one graph; no two share a node.
+def family(search: Search) -> Iterator[Candidate]:
+    """Yield a candidate for each attention of one graph.
 
     Nothing leaves such a region but its result: that it becomes one node changes nothing about the
     order of the others. What is rounded is always taken if there is a kernel.
-
-    Args:
-        scope: The graph's.
-        graph: Whose nodes are looked at.
-        accepts: Says why there would be no kernel for a region.
-        cost: Says when a prediction is not good enough.
-        excluded: Nodes of other regions.
     """
-    calibration = load_calibration()
-    for node in graph:
-        if node.op_type != "Attention" or node.domain or node in excluded:
+    scope, calibration = search.scope, load_calibration()
+    for node in search.nodes():
+        if node.op_type != "Attention" or node.domain:
             continue
         if not _is_known(scope, node):
-            region = FusedRegion("attention", (node,), (), (node.outputs[0],))
-            yield Candidate(region, None, _NOTHING, "operands of unknown shape")
+            yield refused(alone("attention", node), "operands of unknown shape")
             continue
-        region, signature, verdict = _describe(scope, node, excluded, accepts)
-        if verdict is not None:
-            yield Candidate(region, None, _NOTHING, verdict.reason)
-            continue
-        is_rounded = "Cast" in {each.op_type for each in region.nodes}
-        prediction = predict_attention(scope, region, calibration)
-        # Without a kernel rounding would cost, and gain nothing.
-        reason = "" if is_rounded else cost.refusal(region, prediction) or ""
-        yield Candidate(region, None if reason else signature, prediction, reason)
+        found = search.first(_choices(scope, node, search.taken))
+        if not isinstance(found, Candidate):
+            region, signature = found
+            prediction = predict_attention(scope, region, calibration)
+            # Without a kernel rounding would cost, and gain nothing.
+            is_rounded = any(each.op_type == "Cast" for each in region.nodes)
+            settle = search.take if is_rounded else search.priced
+            found = settle(region, signature, prediction)
+        yield found
 
 
-family = per_graph(attention_candidates)
-
-
-def _describe(
-    scope: Scope, node: ir.Node, excluded: frozenset[ir.Node], accepts: Accepts
-) -> tuple[FusedRegion, RegionSignature, Refused | None]:
-    """Return the region with as much of what makes the operands as can be, else of the node."""
-    before = [each for each in _before(scope, node) if each not in excluded]
+def _choices(
+    scope: Scope, node: ir.Node, taken: Collection[ir.Node]
+) -> Iterator[Sequence[ir.Node]]:
+    """Yield the node with as much of what makes the operands as can be, then with less."""
+    before = [each for each in _before(scope, node) if each not in taken]
     casts = [each for each in before if each.op_type == "Cast"]
     widening = [each for each in casts if each.outputs[0] in node.inputs]
-    roundings = [each for each in _rounding_consumer(scope, node) if each not in excluded]
-    tried = [*((*some, node, *roundings) for some in (before, casts, widening)), (node,)]
-    for nodes in tried:
-        region = region_of(scope, nodes)
-        signature = describe_region(scope, region)
-        verdict = accepts(signature)
-        if verdict is None:
-            break
-    return region, signature, verdict
+    roundings = [each for each in _rounding_consumer(scope, node) if each not in taken]
+    for some in (before, casts, widening):
+        yield *some, node, *roundings
+    yield (node,)
 
 
 def _before(scope: Scope, node: ir.Node) -> list[ir.Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
@@ -12,51 +12,26 @@ from onnx import helper, numpy_helper
 from ortkit.fusion.attention.bodies import SINCE
 from ortkit.fusion.attention.cuda_cost import predict_attention
 from ortkit.fusion.attention.cuda_semantics import AttentionNode, as_array, is_attention, read_node
-from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import per_graph
 from ortkit.fusion.regions.input_names import input_names
 from ortkit.fusion.regions.lower import fused_name, import_fused
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.fusion.regions.select import Accepts
+from ortkit.fusion.regions.search import Search, alone, refused
 from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
-_NOTHING = Prediction(0.0, 0.0)
 _KIND = "attention"
 #: What keys and values are called with new rows after them.
 _MADE = ("keys", "values")
 
 
-def cuda_attention_candidates(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    excluded: frozenset[ir.Node] = frozenset(),
-) -> Iterator[Candidate]:
-    """Yield a candidate for each attention of one graph; no two share a node.
-
-    Args:
-        scope: The graph's.
-        graph: Whose nodes are looked at.
-        accepts: Says why there would be no kernel for a region.
-        cost: Says when a prediction is not good enough.
-        excluded: Nodes of other regions.
-    """
-    for node in graph:
-        if is_attention(node) and node not in excluded:
-            yield _candidate(scope, node, accepts, cost, excluded)
-
-
-family = per_graph(cuda_attention_candidates)
-
-
-def takes_attention(scope: Scope, node: ir.Node, accepts: Accepts, cost: CostModel) -> bool:
-    """Say whether a node would be a region, as it stands."""
-    return _candidate(scope, node, accepts, cost, frozenset()).signature is not None
+def family(search: Search) -> Iterator[Candidate]:
+    """Yield a candidate for each attention of one graph."""
+    for node in search.nodes():
+        if is_attention(node):
+            yield attention_region(search, node)
 
 
 def function_of(scope: Scope, node: ir.Node) -> None:
@@ -71,29 +46,25 @@ def function_of(scope: Scope, node: ir.Node) -> None:
     scope.replace(region.outputs[0], made[0])
 
 
-def _candidate(
-    scope: Scope, node: ir.Node, accepts: Accepts, cost: CostModel, excluded: frozenset[ir.Node]
-) -> Candidate:
+def attention_region(search: Search, node: ir.Node) -> Candidate:
     """Return the region of an attention, or why it is none."""
+    scope, excluded = search.scope, search.taken
     found = read_node(scope, node)
     if isinstance(found, AttentionNode) and excluded.intersection(found.writers):
         found = Refused("attention with a cache that another region writes")
     if scope.opset() < SINCE:
         found = Refused(f"attention's body needs opset {SINCE}")
     if isinstance(found, Refused):
-        region = FusedRegion(_KIND, (node,), (), (node.outputs[0],))
-        return Candidate(region, None, _NOTHING, found.reason)
+        return refused(alone(_KIND, node), found.reason)
     packing = _packing_before(scope, node, found, excluded)
     region = _region(node, found, packing)
     signature = _signature(scope, region, found, packing)
-    verdict = accepts(signature)
-    if verdict is not None:
-        return Candidate(region, None, _NOTHING, verdict.reason)
+    if (verdict := search.accepts(signature)) is not None:
+        return refused(region, verdict.reason)
     prediction = predict_attention(
         node, found, is_split=bool(packing.splits), is_biased=packing.add is not None
     )
-    reason = cost.refusal(region, prediction) or ""
-    return Candidate(region, None if reason else signature, prediction, reason)
+    return search.priced(region, signature, prediction)
 
 
 @dataclass(frozen=True)
@@ -129,7 +100,7 @@ def _is_row(value: ir.Value) -> bool:
 
 
 def _packing_before(
-    scope: Scope, node: ir.Node, found: AttentionNode, excluded: frozenset[ir.Node]
+    scope: Scope, node: ir.Node, found: AttentionNode, excluded: Collection[ir.Node]
 ) -> _Packing:
     splits = tuple(one for one in _splits_before(scope, node, found) if one not in excluded)
     whole = splits[0].inputs[0] if splits else None

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
-from ortkit.kernels.layouts.bf16_blocks import packed_shape
+from ortkit.kernels.layouts.bf16_blocks import layout
 
 _FLOAT, _BF16 = int(ir.DataType.FLOAT), int(ir.DataType.BFLOAT16)
 
@@ -64,16 +64,11 @@ class ProductWriter(BodyWriter):
 
     def _matrix(self, depth: int, columns: int) -> str:
         """Add the packed weight, and take it apart; see `ortkit.kernels.layouts.bf16_blocks`."""
-        strips, pairs, width, _ = shape = packed_shape(depth, columns)
         assert self.block.packed is not None
         self.weights.append(self.block.packed)
-        name = self._input(f"w{len(self.inputs)}", shape, "bfloat16")
-        rows = self._op("Transpose", self._op("Cast", name, to=_FLOAT), perm=[1, 3, 0, 2])
-        whole = (pairs * 2, strips * width)
-        matrix = self._op("Reshape", rows, self._numbers(*whole))
-        if whole == (depth, columns):
-            return matrix
-        return self._op("Slice", matrix, self._numbers(0, 0), self._numbers(depth, columns))
+        packing = layout(depth, columns)
+        name = self._input(f"w{len(self.inputs)}", packing.shape, packing.dtype)
+        return self._unpacked(name, packing)
 
     def _numbers(self, *numbers: int) -> str:
         return self._constant(np.array(numbers))

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv.block import Block, Kind
 from ortkit.fusion.conv.cost import Sizes, full_cost, minimal_cost
 from ortkit.fusion.conv.finder import PASS, BlockFinder
-from ortkit.fusion.conv.nodes import is_read_once
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.bf16_operands import (
     Unpacked,
     has_one_use,

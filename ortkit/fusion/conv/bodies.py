@@ -17,12 +17,12 @@ from onnx import helper, numpy_helper
 
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
+from ortkit.kernels.layouts.conv_filters import by_channel, by_tap, channels_last
+from ortkit.kernels.layouts.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 
 TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
-#: Output channels are packed in vectors of this many.
-VECTOR = 16
 #: ReduceMean has its axes as an input since.
 _AXES_INPUT_SINCE = 18
 
@@ -115,9 +115,8 @@ class BodyWriter:
         self._conv(first, [mean, self._plain(first.inputs[1]), *self._biases(first)])
         inner = self._epilogue(first)
         weight = self._array(second.inputs[1])
-        excite = self._constant_input("excite", weight.transpose(2, 3, 1, 0))
-        transposed = self._op("Transpose", excite, perm=[3, 2, 0, 1])
-        self._conv(second, [inner, transposed, *self._biases(second)])
+        excite = self._packed(weight, channels_last(weight.shape), "excite")
+        self._conv(second, [inner, excite, *self._biases(second)])
         result = self._op("Transpose", self._epilogue(second), perm=TO_NHWC)
         self._result(result, self._nhwc(self.block.output))
         return self._described()
@@ -140,20 +139,22 @@ class BodyWriter:
     def _weight(self, conv: ir.Node) -> str:
         weight = self._array(conv.inputs[1])
         if _groups(conv) > 1:
-            name = self._constant_input(f"w{len(self.inputs)}", weight.transpose(2, 3, 1, 0))
-            return self._op("Transpose", name, perm=[3, 2, 0, 1])
-        channels, *rest = weight.shape
-        packed = pack_channels(weight)
-        if self.block.kind == "conv":
-            packed = packed.reshape(len(packed), rest[0], -1, VECTOR).transpose(0, 2, 1, 3)
-        name = self._constant_input(f"w{len(self.inputs)}", packed)
-        planar = self._op("Transpose", name, perm=[0, *range(packed.ndim - 1, 0, -1)])
-        padded = -(-channels // VECTOR) * VECTOR
-        shaped = self._op("Reshape", planar, self._constant(np.array([padded, *rest])))
-        if padded == channels:
-            return shaped
-        zero, end = self._constant(np.array([0])), self._constant(np.array([channels]))
-        return self._op("Slice", shaped, zero, end, zero)
+            return self._packed(weight, channels_last(weight.shape))
+        layout = by_tap if self.block.kind == "conv" else by_channel
+        return self._packed(weight, layout(weight.shape))
+
+    def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:
+        """Add a weight as its kernel reads it, and take it apart."""
+        return self._unpacked(
+            self._constant_input(name or f"w{len(self.inputs)}", layout.pack(array)), layout
+        )
+
+    def _unpacked(self, name: str, layout: Prepack) -> str:
+        return layout.write(
+            name,
+            lambda _, op_type, inputs, attributes: self._op(op_type, *inputs, **attributes),
+            lambda _, numbers: self._constant(np.array(numbers)),
+        )
 
     def _biases(self, conv: ir.Node) -> list[str]:
         return [self._plain(value) for value in conv.inputs[2:] if value is not None]
@@ -270,12 +271,3 @@ def _groups(conv: ir.Node) -> int:
 def _spec(name: str, shape: Sequence[object], dtype: str) -> TensorSpec:
     sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
     return TensorSpec(name, dtype, sizes)
-
-
-def pack_channels(weight: np.ndarray) -> np.ndarray:
-    """Return [M, ...] as [ceil(M / 16), depth, 16]: 16 output channels next to each other."""
-    channels = weight.shape[0]
-    rows = weight.reshape(channels, -1)
-    padded = np.zeros((-(-channels // VECTOR) * VECTOR, rows.shape[1]), weight.dtype)
-    padded[:channels] = rows
-    return padded.reshape(-1, VECTOR, rows.shape[1]).transpose(0, 2, 1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
+from ortkit.fusion.conv.bodies import TO_NHWC, BodyWriter, Described
+from ortkit.kernels.layouts.conv_filters import as_image, channels_last
 from ortkit.rewrite.scope import Scope
 
 
@@ -42,9 +43,5 @@ class CudaBodyWriter(BodyWriter):
 
     def _weight(self, conv: ir.Node) -> str:
         weight = self._array(conv.inputs[1])
-        name = f"w{len(self.inputs)}"
-        if self.block.kind == "depthwise_conv":
-            given = self._constant_input(name, weight.transpose(2, 3, 1, 0))
-            return self._op("Transpose", given, perm=[3, 2, 0, 1])
-        given = self._constant_input(name, weight.transpose(0, 2, 3, 1))
-        return self._op("Transpose", given, perm=TO_NCHW)
+        layout = channels_last if self.block.kind == "depthwise_conv" else as_image
+        return self._packed(weight, layout(weight.shape))

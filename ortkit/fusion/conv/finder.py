@@ -14,7 +14,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.nodes import is_global_mean, is_read_once, is_scalar
+from ortkit.fusion.conv.nodes import is_global_mean, is_scalar
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope

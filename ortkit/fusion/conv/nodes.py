@@ -8,11 +8,6 @@ from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
 
-def is_read_once(value: ir.Value) -> bool:
-    """Say whether one node reads a value, and nothing else does."""
-    return len(value.uses()) == 1 and not value.is_graph_output()
-
-
 def is_scalar(scope: Scope, value: ir.Value) -> bool:
     """Say whether a value is a constant of one element."""
     array = scope.array(value, limit=1)

@@ -18,10 +18,10 @@ from ortkit.fusion.decompose.run import Decomposition, Wanted
 from ortkit.fusion.gemm.cuda import (
     epilogue_chain_of,
     is_product,
-    is_read_once,
     is_transposed,
     prefers_split_gate_up,
 )
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.refusal import RefusedError
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site

@@ -9,10 +9,11 @@ from typing import Self, TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.fusion.attention.cuda import takes_attention
+from ortkit.fusion.attention.cuda import attention_region
 from ortkit.fusion.regions.cost_model import cost_model_of
+from ortkit.fusion.regions.duplicate import Accepts
 from ortkit.fusion.regions.lower import drop_unread
-from ortkit.fusion.regions.select import Accepts
+from ortkit.fusion.regions.search import Search
 from ortkit.refusal import RefusedError
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.scope import Scope
@@ -39,7 +40,9 @@ class Surroundings:
 
     def takes_attention(self, scope: Scope, node: ir.Node) -> bool:
         """Say whether an attention would be a region, as it stands."""
-        return takes_attention(scope, node, self.accepts, cost_model_of(scope))
+        assert isinstance(node.graph, ir.Graph)
+        search = Search(scope, node.graph, self.accepts, cost_model_of(scope))
+        return attention_region(search, node).signature is not None
 
 
 @dataclass(frozen=True)

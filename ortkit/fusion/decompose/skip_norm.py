@@ -14,7 +14,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortkit.fusion.decompose.run import Decomposition, Wanted
-from ortkit.fusion.gemm.cuda import is_product, is_read_once, takes_sum
+from ortkit.fusion.gemm.cuda import is_product, takes_sum
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 

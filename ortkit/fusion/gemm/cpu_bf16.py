@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import onnx_ir as ir
 
 from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.bf16_operands import has_one_use, producer_of, unpacked_matrix, widens
 from ortkit.fusion.regions.cost_model import Prediction, nominal
-from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import Find, Search
-from ortkit.fusion.regions.region import FusedRegion, region_of
-from ortkit.fusion.regions.select import Accepts
-from ortkit.kernels.signature import RegionSignature
-from ortkit.refusal import Refused
+from ortkit.fusion.regions.search import Search
 from ortkit.rewrite.scope import Scope
 
 KIND = "bf16_product"
@@ -28,53 +22,24 @@ _LONGEST = 16
 _RUNTIME_NS, _OURS_NS = 2 / 105, 2 / 1200
 
 
-def product_candidates(
-    scope: Scope, graph: ir.Graph, accepts: Accepts, excluded: frozenset[ir.Node] = frozenset()
-) -> Iterator[Candidate]:
-    """Yield a candidate for each product of one graph with a packed weight; none share a node.
+def family(search: Search) -> Iterator[Candidate]:
+    """Yield a candidate for each product of one graph with a packed weight.
 
     Only the end of such a region is read by others, and it reads nothing that depends on it.
-
-    Args:
-        scope: The graph's.
-        graph: Whose nodes are looked at.
-        accepts: Says why there would be no kernel for a region.
-        excluded: Nodes of other regions.
     """
-    own: set[ir.Node] = set(excluded)
-    for node in graph:
-        if node.op_type != "MatMul" or node.domain or node in own:
+    scope = search.scope
+    for node in search.nodes():
+        if node.op_type != "MatMul" or node.domain:
             continue
         before = _before(scope, node)
-        if before is None or not own.isdisjoint(before):
+        if before is None or not search.taken.isdisjoint(before):
             continue
-        epilogue = _epilogue_nodes(scope, node, own)
-        region, signature, verdict = _longest(scope, [*before, node], epilogue, accepts)
-        if verdict is not None:
-            yield Candidate(region, None, Prediction(0.0, 0.0), verdict.reason)
-            continue
-        own.update(region.nodes)
-        yield Candidate(region, signature, _predict(scope, node), "")
-
-
-def family(search: Search) -> Find:
-    """Look for these products."""
-    return lambda graph, excluded: product_candidates(
-        search.scope, graph, search.accepts, excluded
-    )
-
-
-def _longest(
-    scope: Scope, core: list[ir.Node], epilogue: list[ir.Node], accepts: Accepts
-) -> tuple[FusedRegion, RegionSignature, Refused | None]:
-    """Return the region with the longest epilogue that has a kernel."""
-    for count in range(len(epilogue), -1, -1):
-        region = replace(region_of(scope, [*core, *epilogue[:count]]), kind=KIND)
-        signature = describe_region(scope, region)
-        verdict = accepts(signature)
-        if verdict is None:
-            break
-    return region, signature, verdict
+        epilogue = _epilogue_nodes(scope, node, search.taken)
+        lengths = range(len(epilogue), -1, -1)
+        found = search.first(([*before, node, *epilogue[:count]] for count in lengths), KIND)
+        if not isinstance(found, Candidate):
+            found = search.take(*found, _predict(scope, node))
+        yield found
 
 
 def _before(scope: Scope, product: ir.Node) -> list[ir.Node] | None:

@@ -18,7 +18,8 @@ from ortkit.fusion.regions.cost_model import nominal
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.graph.symbolic.dims import Size
-from ortkit.kernels.layouts.fp32_panels import Array
+from ortkit.kernels.layouts.fp32_panels import layout
+from ortkit.kernels.layouts.prepack import Array, Prepack
 from ortkit.operators import where
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -30,6 +31,39 @@ LEAST_ROWS, LEAST_SIDE = 16, 64
 MAX_EPILOGUE_OPS = 8
 #: ONNX Runtime's own functions of one value.
 _OWN_STEPS = where(domain="com.microsoft", access="elementwise") - {"BiasGelu"}
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A matrix in panels of columns, and the constant that it is packed from.
+
+    Args:
+        weight: That constant.
+        is_transposed: True if it is stored as [N, K].
+        factor: That it is multiplied by.
+    """
+
+    weight: ir.Value
+    is_transposed: bool
+    factor: float
+
+    def tensor(self) -> ir.TensorProtocol:
+        """Return them packed, once they are read; what is read of a file is not kept."""
+        tensor = self.weight.const_value
+        assert tensor is not None
+        sizes = tensor.shape.numpy()[-2:]
+        packing = layout(*(sizes[::-1] if self.is_transposed else sizes))
+        return ir.LazyTensor(
+            lambda: self._packed(tensor, packing), dtype=ir.DataType.FLOAT,
+            shape=ir.Shape(packing.shape),
+        )  # fmt: skip
+
+    def _packed(self, tensor: ir.TensorProtocol, packing: Prepack) -> ir.TensorProtocol:
+        array = read_once(tensor)
+        array = array.reshape(array.shape[-2:])
+        matrix = array.T if self.is_transposed else array
+        scaled = matrix if self.factor == 1.0 else matrix * np.float32(self.factor)
+        return ir.tensor(np.ascontiguousarray(packing.pack(scaled)))
 
 
 @dataclass(frozen=True)
@@ -71,14 +105,10 @@ class Product:
         """The multiply-adds of a run."""
         return self.count * self.depth * self.columns
 
-    def matrix(self) -> Array:
-        """Return float32 [depth, columns]; what is read of a file is not kept."""
-        tensor = self.weight.const_value
-        assert tensor is not None
-        array = read_once(tensor)
-        array = array.reshape(array.shape[-2:])
-        matrix = array.T if self.is_transposed else array
-        return matrix if self.factor == 1.0 else matrix * np.float32(self.factor)
+    @property
+    def panels(self) -> Panels:
+        """Its matrix as the kernel reads it."""
+        return Panels(self.weight, self.is_transposed, self.factor)
 
 
 def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:

@@ -11,7 +11,7 @@ from onnx import helper
 
 from ortkit.fusion.gemm.cpu_fp32 import Product
 from ortkit.fusion.regions.bodies import Call, is_runtime_own, standard_form
-from ortkit.kernels.layouts.fp32_panels import constant_node, matrix_nodes, panels_shape
+from ortkit.kernels.layouts.fp32_panels import constant_node, layout, matrix_nodes
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 
@@ -31,7 +31,7 @@ def product_signature(
     """
     depth, columns = one.depth, one.columns
     given, made = rows
-    inputs = [_spec("x", (*given, depth)), _spec("w", panels_shape(depth, columns))]
+    inputs = [_spec("x", (*given, depth)), _spec("w", layout(depth, columns).shape)]
     if one.bias is not None:
         inputs.append(_spec("b", (columns,)))
     name = "_".join(["product", *(node.op_type.lower() for node in one.epilogue)])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.gemm.cpu_fp32 import Product, find_product, sizes_as_text, with_epilogues
@@ -12,105 +12,110 @@ from ortkit.fusion.gemm.cpu_fp32_bodies import product_signature
 from ortkit.fusion.gemm.cpu_fp32_cost import LEAST_GAIN, multiplies, predict_product
 from ortkit.fusion.regions.cost_model import gain_refusal
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import Find, Search
 from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.region import PASS, FusedRegion
-from ortkit.fusion.regions.select import Accepts
-from ortkit.kernels.layouts.fp32_panels import panels, panels_shape
+from ortkit.fusion.regions.members import is_reshape
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.search import Search
+from ortkit.fusion.regions.sizes import joined_rows
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import extent_of
 from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.refusal import Refused
+from ortkit.rewrite.log import DENIED
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import describe
+
+#: Of bodies that kernels are made of, and nothing else.
+_OPSET = 20
 
 
-def family(search: Search) -> Find:
-    """Look for these products, where their rates hold."""
-    if not multiplies(search.target):
-        return lambda _, __: iter(())
-    return ProductRegions(search.scope, search.accepts).candidates
+def family(search: Search) -> Iterator[Candidate]:
+    """Yield the products of one graph that are taken; what is left has its reason in the log.
+
+    Only the last node has consumers outside the region. Its only non-constant input is the
+    activation. The region is therefore convex: replacing it by one node creates no cycle.
+    """
+    for node in search.nodes() if multiplies(search.scope.target) else ():
+        first = find_product(search.scope, node)
+        if first is None:
+            continue
+        found = first if isinstance(first, Refused) else _best(search, first)
+        if isinstance(found, Refused):
+            search.miss(node, found.reason)
+        else:
+            yield found
 
 
-class ProductRegions:
-    """The regions of one scope; products of one matrix share its packed form."""
-
-    def __init__(self, scope: Scope, accepts: Accepts) -> None:
-        self._scope = scope
-        self._accepts = accepts
-        self._calibration = load_calibration()
-        self._packed: dict[tuple[ir.Value, bool, float], ir.Value] = {}
-
-    def candidates(
-        self, graph: ir.Graph, excluded: frozenset[ir.Node] = frozenset()
-    ) -> Iterator[Candidate]:
-        """Yield the regions of one graph that are taken; what is left has its reason in the log.
-
-        Only the last node has consumers outside the region. Its only non-constant input is the
-        activation. The region is therefore convex: replacing it by one node creates no cycle.
-
-        Args:
-            graph: Whose nodes are looked at.
-            excluded: Nodes of other regions.
-        """
-        for node in graph:
-            first = None if node in excluded else find_product(self._scope, node)
-            if first is None:
-                continue
-            found = first if isinstance(first, Refused) else self._best(first, excluded)
-            if isinstance(found, Candidate):
-                yield found
-                continue
-            outputs = tuple(value.name or "" for value in node.outputs)
-            self._scope.log.miss(PASS, describe(node), found.reason, outputs)
-
-    def _best(self, first: Product, excluded: frozenset[ir.Node]) -> Candidate | Refused:
-        """Return the region with the longest epilogue that a kernel absorbs profitably."""
-        refused = self._held_twice(first)
-        for one in () if refused else with_epilogues(self._scope, first, in_place=True):
-            if not excluded.isdisjoint(one.nodes):
-                continue
-            prediction = predict_product(one, self._calibration)
-            if prediction.gain < LEAST_GAIN:
-                refused = refused or Refused(gain_refusal(prediction.gain, LEAST_GAIN))
-                continue
-            signature = self._signature(one)
-            verdict = signature if isinstance(signature, Refused) else self._accepts(signature)
-            if verdict is None and not isinstance(signature, Refused):
-                return Candidate(self._region(one, signature.name), signature, prediction, "")
-            refused = verdict
-        return refused or Refused("its nodes are in other regions")
-
-    def _held_twice(self, one: Product) -> Refused | None:
-        """Say that the model would have to hold a matrix as it lies, too."""
-        for use in one.weight.uses():
-            other = find_product(self._scope, use.node) if use.idx == 1 else None
-            if not isinstance(other, Product) or _packing(other) != _packing(one):
-                return Refused(f"its matrix is read by a {use.node.op_type} as well")
-        return Refused("its matrix is a result") if one.weight.is_graph_output() else None
-
-    def _signature(self, one: Product) -> RegionSignature | Refused:
-        shape = self._scope.shapes.shape(one.end)
-        if shape is None:
-            return Refused("a result of unknown shape")
-        rows = (one.rows, sizes_as_text(shape[:-1]))
-        return product_signature(self._scope, one, rows, self._scope.opset())
-
-    def _region(self, one: Product, name: str) -> FusedRegion:
-        key = _packing(one)
-        if key not in self._packed:
-            packed = ir.LazyTensor(
-                lambda: ir.tensor(np.ascontiguousarray(panels(one.matrix()))),
-                dtype=ir.DataType.FLOAT,
-                shape=ir.Shape(panels_shape(one.depth, one.columns)),
-            )
-            self._packed[key] = detached_constant(packed, f"{one.weight.name}/panels")
-        inputs = [one.x, self._packed[key]]
-        if one.bias is not None:
-            row = one.bias_value
-            inputs.append(row or detached_constant(ir.tensor(one.bias), f"{one.end.name}/bias"))
-        return FusedRegion(name, one.nodes, tuple(inputs), (one.end,))
+def _best(search: Search, first: Product) -> Candidate | Refused:
+    """Return the region with the longest epilogue that a kernel absorbs profitably."""
+    calibration, lost = load_calibration(), None
+    refused = _held_twice(search.scope, first) if search.in_place else None
+    for one in () if refused else _choices(search, first):
+        # Equal reshapes of rows may be one node.
+        if not search.taken.isdisjoint(node for node in one.nodes if not is_reshape(node)):
+            continue
+        prediction = predict_product(one, calibration)
+        if prediction.gain < LEAST_GAIN:
+            refused = refused or Refused(gain_refusal(prediction.gain, LEAST_GAIN))
+            continue
+        signature = _signature(search, one)
+        refused = signature if isinstance(signature, Refused) else search.accepts(signature)
+        if refused is not None or isinstance(signature, Refused):
+            continue
+        found = search.take(_region(search, one, signature.name), signature, prediction)
+        if found.signature is not None or found.reason == DENIED:
+            return found
+        lost = lost or found
+    return lost or refused or Refused("its nodes are in other regions")
 
 
-def _packing(one: Product) -> tuple[ir.Value, bool, float]:
-    """Return what tells packed matrices apart."""
-    return one.weight, one.is_transposed, one.factor
+def _choices(search: Search, first: Product) -> Iterator[Product]:
+    """Yield a product with each epilogue, the longest first; also from before reshapes of rows."""
+    for one in with_epilogues(search.scope, first, in_place=search.in_place):
+        x, nodes = one.x, one.nodes
+        while (node := x.producer()) is not None and is_reshape(node) and node.inputs[0]:
+            x, nodes = node.inputs[0], (node, *nodes)
+        if x is not one.x and not search.in_place:
+            yield replace(one, x=x, nodes=nodes)
+        yield one
+
+
+def _held_twice(scope: Scope, one: Product) -> Refused | None:
+    """Say that the model would have to hold a matrix as it lies, too."""
+    for use in one.weight.uses():
+        other = find_product(scope, use.node) if use.idx == 1 else None
+        if not isinstance(other, Product) or other.panels != one.panels:
+            return Refused(f"its matrix is read by a {use.node.op_type} as well")
+    return Refused("its matrix is a result") if one.weight.is_graph_output() else None
+
+
+def _signature(search: Search, one: Product) -> RegionSignature | Refused:
+    scope = search.scope
+    given, made = scope.shapes.shape(one.x), scope.shapes.shape(one.end)
+    if given is None or made is None:
+        return Refused("a result of unknown shape")
+    if search.in_place:
+        sizes = one.rows, sizes_as_text(made[:-1])
+        return product_signature(scope, one, sizes, scope.opset())
+    rows = joined_rows(one.rows)
+    if rows is None:
+        return Refused("a number of rows that has no name")
+    name = _name_of(rows, (*sizes_as_text(given), *sizes_as_text(made)))
+    return product_signature(scope, one, ((name,), (name,)), max(scope.opset(), _OPSET))
+
+
+def _name_of(rows: int | str, sizes: Sequence[int | str]) -> int | str:
+    """Return what the kernel calls a number of rows: products of sizes it could not tell apart."""
+    if isinstance(rows, int) or len(extent_of(rows).symbols) == 1:
+        return rows
+    name, known = "rows", {symbol for size in sizes for symbol in extent_of(size).symbols}
+    while name in known:
+        name += "_"
+    return name
+
+
+def _region(search: Search, one: Product, name: str) -> FusedRegion:
+    inputs = [one.x, search.constant(one.panels, f"{one.weight.name}/panels", one.panels.tensor())]
+    if one.bias is not None:
+        row = one.bias_value
+        inputs.append(row or detached_constant(ir.tensor(one.bias), f"{one.end.name}/bias"))
+    return FusedRegion(name, one.nodes, tuple(inputs), (one.end,))

@@ -15,14 +15,10 @@ import onnx_ir as ir
 
 from ortkit.fusion.gemm.cuda_small_m_cost import Shape, predict_products
 from ortkit.fusion.gemm.cuda_tiled_cost import predict_gate_up, predict_tiled
-from ortkit.fusion.regions.access import access_of
-from ortkit.fusion.regions.cost_model import MINIMUM_GAIN, CostModel, Prediction
-from ortkit.fusion.regions.describe import describe_region
+from ortkit.fusion.regions.access import access_of, is_read_once
+from ortkit.fusion.regions.cost_model import MINIMUM_GAIN
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import per_graph
-from ortkit.fusion.regions.region import FusedRegion, region_of
-from ortkit.fusion.regions.select import Accepts
-from ortkit.kernels.signature import RegionSignature
+from ortkit.fusion.regions.search import Search
 from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
@@ -56,29 +52,14 @@ class EpilogueChain:
         )
 
 
-def cuda_product_candidates(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    excluded: frozenset[ir.Node] = frozenset(),
-) -> Iterator[Candidate]:
-    """Yield a candidate for each product of one graph that may be faster; none share a node.
-
-    Args:
-        scope: The graph's.
-        graph: Whose nodes are looked at.
-        accepts: Says why there would be no kernel for a region.
-        cost: Says when a prediction is not good enough.
-        excluded: Nodes of other regions.
-    """
-    places = {node: place for place, node in enumerate(graph)}
-    own = set(excluded)
-    for node in graph:
-        if node in own or not is_product(scope, node):
+def family(search: Search) -> Iterator[Candidate]:
+    """Yield a candidate for each product of one graph that may be faster."""
+    scope = search.scope
+    for node in search.nodes():
+        if not is_product(scope, node):
             continue
-        chain = epilogue_chain_of(scope, node, own)
-        norm = norm_prologue(chain, own)
+        chain = epilogue_chain_of(scope, node, search.taken)
+        norm = norm_prologue(chain, search.taken)
         shape = shape_of(scope, chain, norm)
         prediction = predict_products(shape) if shape.rows == 1 else None
         if prediction is None:
@@ -89,38 +70,9 @@ def cuda_product_candidates(
             )
         if prediction is None:
             continue
-        nodes = [*(() if norm is None else (norm,)), *chain.nodes]
-        nodes.sort(key=places.__getitem__)
-        region = replace(region_of(scope, nodes), kind=KIND)
-        own.update(chain.products)
-        one = candidate_of(scope, region, prediction, accepts, cost)
-        if one.signature is not None:
-            own.update(nodes)
-        yield one
-
-
-family = per_graph(cuda_product_candidates)
-
-
-def candidate_of(
-    scope: Scope,
-    region: FusedRegion,
-    prediction: Prediction,
-    accepts: Accepts,
-    cost: CostModel,
-    signature: RegionSignature | None = None,
-) -> Candidate:
-    """Return a region as a candidate, without a signature if it does not pay or has no kernel.
-
-    `signature` is the region's where the nodes as they stand do not describe it.
-    """
-    if reason := cost.refusal(region, prediction):
-        return Candidate(region, None, prediction, reason)
-    signature = signature or describe_region(scope, region)
-    verdict = accepts(signature)
-    if verdict is not None:
-        return Candidate(region, None, Prediction(0.0, 0.0), verdict.reason)
-    return Candidate(region, signature, prediction, "")
+        region = search.region([*(() if norm is None else (norm,)), *chain.nodes], KIND)
+        search.taken.update(chain.products)
+        yield search.judged(region, prediction)
 
 
 def is_product(scope: Scope, node: ir.Node) -> bool:
@@ -358,11 +310,6 @@ def _only_consumer(value: ir.Value) -> ir.Node | None:
     """Return the only consumer of a value, be it twice, as of a square."""
     readers = {use.node for use in value.uses()}
     return readers.pop() if len(readers) == 1 and not value.is_graph_output() else None
-
-
-def is_read_once(value: ir.Value) -> bool:
-    """Say whether one input of one node is all that reads a value."""
-    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def norm_prologue(chain: EpilogueChain, excluded: set[ir.Node]) -> ir.Node | None:

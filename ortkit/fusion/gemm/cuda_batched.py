@@ -9,7 +9,6 @@ region. What swaps the last two axes of a factor is read through.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -17,59 +16,33 @@ from ortkit.fusion.gemm.cuda import (
     HALF_DTYPES,
     KIND,
     EpilogueChain,
-    candidate_of,
     epilogue_chain_of,
     is_product,
     operand_transpose_of,
 )
 from ortkit.fusion.gemm.cuda_small_m_cost import Shape
 from ortkit.fusion.gemm.cuda_tiled_cost import predict_batched
-from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import per_graph
-from ortkit.fusion.regions.region import region_of
-from ortkit.fusion.regions.select import Accepts
+from ortkit.fusion.regions.search import Search
 from ortkit.rewrite.scope import Scope
 
 _MATRIX = 2
 
 
-def batched_candidates(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    excluded: frozenset[ir.Node] = frozenset(),
-) -> Iterator[Candidate]:
-    """Yield a candidate for each such product of one graph that may be faster; none share a node.
-
-    Args:
-        scope: The graph's.
-        graph: Whose nodes are looked at.
-        accepts: Says why there would be no kernel for a region.
-        cost: Says when a prediction is not good enough.
-        excluded: Nodes of other regions.
-    """
-    places = {node: place for place, node in enumerate(graph)}
-    own = set(excluded)
-    for node in graph:
-        if node in own or not is_batched(scope, node):
+def family(search: Search) -> Iterator[Candidate]:
+    """Yield a candidate for each such product of one graph that may be faster."""
+    scope = search.scope
+    for node in search.nodes():
+        if not is_batched(scope, node):
             continue
-        chain = epilogue_chain_of(scope, node, own, is_batched)
+        chain = epilogue_chain_of(scope, node, search.taken, is_batched)
         prediction = predict_batched(_shape_of(scope, chain))
         if prediction is None:
             continue
         flip = operand_transpose_of(node, 0)
-        nodes = sorted({*chain.nodes, *(() if flip is None else (flip,))}, key=places.__getitem__)
-        region = replace(region_of(scope, nodes), kind=KIND)
-        own.update(chain.products)
-        one = candidate_of(scope, region, prediction, accepts, cost)
-        if one.signature is not None:
-            own.update(nodes)
-        yield one
-
-
-family = per_graph(batched_candidates)
+        region = search.region({*chain.nodes, *(() if flip is None else (flip,))}, KIND)
+        search.taken.update(chain.products)
+        yield search.judged(region, prediction)
 
 
 def is_batched(scope: Scope, node: ir.Node) -> bool:

@@ -22,9 +22,7 @@ from ortkit.fusion.gemm.cuda import (
     KIND,
     NORMS,
     EpilogueChain,
-    candidate_of,
     epilogue_chain_of,
-    is_read_once,
     norm_prologue,
     shape_of,
 )
@@ -40,13 +38,11 @@ from ortkit.fusion.gemm.cuda_fp8_operands import (
     rounding_nodes,
     rows_of,
 )
-from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.describe import describe_region, tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import per_graph
-from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.region import FusedRegion, region_of
-from ortkit.fusion.regions.select import Accepts
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.search import Search, refused
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 
@@ -59,161 +55,113 @@ _MOST_NORMED = 8
 _Add = Callable[[ir.Value, TensorSpec | None], str]
 
 
-def fp8_candidates(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    excluded: frozenset[ir.Node] = frozenset(),
-) -> Iterator[Candidate]:
-    """Yield a candidate for each fp8 matmul of one graph, and for what rounds rows.
-
-    Args:
-        scope: The graph's.
-        graph: Whose nodes are looked at.
-        accepts: Says why there would be no kernel for a region.
-        cost: Says when a prediction is not good enough.
-        excluded: Nodes of other regions.
-    """
-    if scope.opset() < SINCE:
+def family(search: Search) -> Iterator[Candidate]:
+    """Yield a candidate for each fp8 matmul of one graph, and for what rounds rows."""
+    if search.scope.opset() < SINCE:
         return
-    finder = _Finder(scope, graph, accepts, cost, set(excluded))
-    for node in graph:
-        if node not in finder.excluded and node.op_type in ("MatMul", "Gemm") and not node.domain:
-            yield from finder.product(node)
-    for value in finder.rounded:
-        yield from finder.rounding(value)
+    rounded: dict[ir.Value, None] = {}
+    for node in search.nodes():
+        if is_fp8_product(search.scope, node):
+            yield _product(search, node, rounded)
+    for value in rounded:
+        yield from _rounding(search, value)
 
 
-family = per_graph(fp8_candidates)
+def _product(search: Search, node: ir.Node, rounded: dict[ir.Value, None]) -> Candidate:
+    """Return the region of a matmul with an fp8 weight; `rounded` gets its fp8 rows."""
+    scope = search.scope
+    rows = rows_of(scope, node)
+    chain = epilogue_chain_of(scope, node, search.taken, is_fp8_product)
+    norm = norm_prologue(chain, search.taken) if rows.scale is None else None
+    shape = shape_of(scope, chain, norm)
+    if shape.rows is None or shape.rows > _MOST_NORMED:
+        norm, shape = None, replace(shape, is_normed=False)
+    prediction = predict_fp8(shape, is_narrow=rows.scale is not None)
+    nodes = [*(() if norm is None else (norm,)), *chain.products, *chain.epilogue]
+    last = _rounding_consumer(scope, chain.output, search.taken)
+    if last is not None and rows.scale is not None:
+        nodes.append(last)
+    whole = search.region(nodes, KIND)
+    if prediction is None:
+        return refused(whole, "large-M matmuls in half precision with fp8 weights are no faster")
+    region, signature = _narrowed(search, whole, chain, rows)
+    one = search.judged(region, prediction, signature)
+    if one.signature is not None and rows.scale is not None:
+        rounded[rows.value] = None
+    return one
 
 
-class _Finder:
-    """One search."""
+def _rounding(search: Search, value: ir.Value) -> Iterator[Candidate]:
+    """Yield the region that rounds rows for fp8 matmuls."""
+    nodes = rounding_nodes(search.scope, value)
+    if not nodes or search.taken.intersection(nodes):
+        return
+    norm = _norm_of(nodes, search.taken)
+    shape = search.scope.shapes.shape(value) or ()
+    prediction = predict_rounding(shape, len(nodes), is_normed=bool(norm))
+    yield search.judged(search.region((*nodes, *norm), ROUNDED), prediction)
 
-    def __init__(
-        self,
-        scope: Scope,
-        graph: ir.Graph,
-        accepts: Accepts,
-        cost: CostModel,
-        excluded: set[ir.Node],
-    ) -> None:
-        self._scope, self._accepts, self._cost = scope, accepts, cost
-        self.excluded = excluded
-        self.rounded: dict[ir.Value, None] = {}
-        """Fp8 rows that regions read."""
-        self._places = {node: place for place, node in enumerate(graph)}
-        self._constants: dict[tuple[ir.Value, str], ir.Value] = {}
 
-    def product(self, node: ir.Node) -> Iterator[Candidate]:
-        """Yield the region of a matmul with an fp8 weight."""
-        scope = self._scope
-        if not is_fp8_product(scope, node):
-            return
-        rows = rows_of(scope, node)
-        chain = epilogue_chain_of(scope, node, self.excluded, is_fp8_product)
-        norm = norm_prologue(chain, self.excluded) if rows.scale is None else None
-        shape = shape_of(scope, chain, norm)
-        if shape.rows is None or shape.rows > _MOST_NORMED:
-            norm, shape = None, replace(shape, is_normed=False)
-        prediction = predict_fp8(shape, is_narrow=rows.scale is not None)
-        nodes = [*(() if norm is None else (norm,)), *chain.products, *chain.epilogue]
-        last = _rounding_consumer(scope, chain.output, self.excluded)
-        if last is not None and rows.scale is not None:
-            nodes.append(last)
-        nodes.sort(key=self._places.__getitem__)
-        whole = replace(region_of(scope, nodes), kind=KIND)
-        if prediction is None:
-            reason = "large-M matmuls in half precision with fp8 weights are no faster"
-            yield Candidate(whole, None, Prediction(0.0, 0.0), reason)
-            return
-        region, signature = self._narrowed(whole, chain, rows)
-        one = candidate_of(scope, region, prediction, self._accepts, self._cost, signature)
-        if one.signature is not None:
-            self.excluded.update(nodes)
-            if rows.scale is not None:
-                self.rounded[rows.value] = None
-        yield one
+def _narrowed(
+    search: Search, whole: FusedRegion, chain: EpilogueChain, rows: Rows
+) -> tuple[FusedRegion, RegionSignature]:
+    """Return the region with its fp8 inputs, and its signature."""
+    scope = search.scope
+    plain = describe_region(scope, whole)
+    function = plain.function()
+    names = dict(zip(whole.inputs, function.input, strict=True))
+    specs = dict(zip(whole.inputs, plain.inputs, strict=True))
+    inputs: dict[ir.Value, TensorSpec] = {}
+    called: dict[ir.Value, str] = {}
+    before: list[onnx.NodeProto] = []
 
-    def rounding(self, value: ir.Value) -> Iterator[Candidate]:
-        """Yield the region that rounds rows for fp8 matmuls."""
-        scope = self._scope
-        nodes = rounding_nodes(scope, value)
-        if not nodes or self.excluded.intersection(nodes):
-            return
-        norm = _norm_of(nodes, self.excluded)
-        nodes = tuple(sorted((*nodes, *norm), key=self._places.__getitem__))
-        region = replace(region_of(scope, nodes), kind=ROUNDED)
-        shape = scope.shapes.shape(value) or ()
-        prediction = predict_rounding(shape, len(nodes) - len(norm), is_normed=bool(norm))
-        one = candidate_of(scope, region, prediction, self._accepts, self._cost)
-        if one.signature is not None:
-            self.excluded.update(nodes)
-        yield one
+    def add(value: ir.Value, spec: TensorSpec | None = None) -> str:
+        inputs.setdefault(value, spec or tensor_spec(scope, value, {}))
+        return called.setdefault(value, f"n{len(called)}")
 
-    def _narrowed(
-        self, whole: FusedRegion, chain: EpilogueChain, rows: Rows
-    ) -> tuple[FusedRegion, RegionSignature]:
-        """Return the region with its fp8 inputs, and its signature."""
-        scope = self._scope
-        plain = describe_region(scope, whole)
-        function = plain.function()
-        names = dict(zip(whole.inputs, function.input, strict=True))
-        specs = dict(zip(whole.inputs, plain.inputs, strict=True))
-        inputs: dict[ir.Value, TensorSpec] = {}
-        called: dict[ir.Value, str] = {}
-        before: list[onnx.NodeProto] = []
+    matrices = {product.inputs[1]: matrix_of(scope, product) for product in chain.products}
+    multiplied = chain.products[0].inputs[0]
+    for value, name in names.items():
+        matrix = matrices.get(value)
+        if matrix is not None:
+            before += _dequantized(search, matrix, value, name, add)
+        elif value is multiplied and rows.scale is not None:
+            dtype = scope.shapes.dtype(value)
+            assert dtype is not None
+            before += _widened(rows, name, add, dtype, specs[value])
+        else:
+            called[value] = name
+            inputs[value] = specs[value]
+    opsets = [helper.make_opsetid("", scope.opset())]
+    made = helper.make_function(
+        DOMAIN, KIND, [called[value] for value in inputs], list(function.output),
+        [*before, *function.node], opsets,
+    )  # fmt: skip
+    signature = RegionSignature(KIND, body_text(made), tuple(inputs.values()), plain.outputs)
+    return replace(whole, inputs=tuple(inputs)), signature
 
-        def add(value: ir.Value, spec: TensorSpec | None = None) -> str:
-            inputs.setdefault(value, spec or tensor_spec(scope, value, {}))
-            return called.setdefault(value, f"n{len(called)}")
 
-        matrices = {product.inputs[1]: matrix_of(scope, product) for product in chain.products}
-        multiplied = chain.products[0].inputs[0]
-        for value, name in names.items():
-            matrix = matrices.get(value)
-            if matrix is not None:
-                before += self._dequantized(matrix, value, name, add)
-            elif value is multiplied and rows.scale is not None:
-                dtype = scope.shapes.dtype(value)
-                assert dtype is not None
-                before += _widened(rows, name, add, dtype, specs[value])
-            else:
-                called[value] = name
-                inputs[value] = specs[value]
-        opsets = [helper.make_opsetid("", scope.opset())]
-        made = helper.make_function(
-            DOMAIN, KIND, [called[value] for value in inputs], list(function.output),
-            [*before, *function.node], opsets,
-        )  # fmt: skip
-        signature = RegionSignature(KIND, body_text(made), tuple(inputs.values()), plain.outputs)
-        return replace(whole, inputs=tuple(inputs)), signature
-
-    def _dequantized(
-        self, matrix: Matrix, value: ir.Value, name: str, add: _Add
-    ) -> list[onnx.NodeProto]:
-        """Return nodes that make `value` of a matrix that lies as [columns, depth]."""
-        dtype = self._scope.shapes.dtype(value)
-        assert dtype is not None
-        scale = np.broadcast_to(matrix.scale.reshape(-1), matrix.numbers.shape[:1])
-        parts = {"eight": matrix.numbers, "scales": scale.astype(FLOATS[dtype])}
-        held = []
-        for what, array in parts.items():
-            if what == "eight" and matrix.is_stored_transposed:
-                held.append(add(matrix.source, None))
-                continue
-            key = (matrix.source, what)
-            if key not in self._constants:
-                tensor = ir.tensor(np.ascontiguousarray(array))
-                self._constants[key] = detached_constant(tensor, f"{matrix.source.name}/{what}")
-            spec = TensorSpec(f"{name}/{what}", array.dtype.name, array.shape)
-            held.append(add(self._constants[key], spec))
-        wide = name if matrix.is_direct else f"{name}_wide"
-        nodes = [helper.make_node("DequantizeLinear", held, [wide], axis=0)]
-        if not matrix.is_direct:
-            nodes.append(helper.make_node("Transpose", [wide], [name], perm=[1, 0]))
-        return nodes
+def _dequantized(
+    search: Search, matrix: Matrix, value: ir.Value, name: str, add: _Add
+) -> list[onnx.NodeProto]:
+    """Return nodes that make `value` of a matrix that lies as [columns, depth]."""
+    dtype = search.scope.shapes.dtype(value)
+    assert dtype is not None
+    scale = np.broadcast_to(matrix.scale.reshape(-1), matrix.numbers.shape[:1])
+    parts = {"eight": matrix.numbers, "scales": scale.astype(FLOATS[dtype])}
+    held = []
+    for what, array in parts.items():
+        if what == "eight" and matrix.is_stored_transposed:
+            held.append(add(matrix.source, None))
+            continue
+        packed = ir.tensor(np.ascontiguousarray(array))
+        constant = search.constant((matrix.source, what), f"{matrix.source.name}/{what}", packed)
+        held.append(add(constant, TensorSpec(f"{name}/{what}", array.dtype.name, array.shape)))
+    wide = name if matrix.is_direct else f"{name}_wide"
+    nodes = [helper.make_node("DequantizeLinear", held, [wide], axis=0)]
+    if not matrix.is_direct:
+        nodes.append(helper.make_node("Transpose", [wide], [name], perm=[1, 0]))
+    return nodes
 
 
 def _widened(

@@ -7,24 +7,19 @@ K. The block that reduces the partial sums holds complete rows and applies the n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import onnx_ir as ir
 
 from ortkit.fusion.gemm.cuda import (
-    candidate_of,
     epilogue_chain_of,
     is_product,
-    is_read_once,
     is_transposed,
     shape_of,
 )
 from ortkit.fusion.gemm.cuda_small_m_cost import predict_split_k
-from ortkit.fusion.regions.cost_model import CostModel
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.family import per_graph
-from ortkit.fusion.regions.region import region_of
-from ortkit.fusion.regions.select import Accepts
+from ortkit.fusion.regions.search import Search
 from ortkit.rewrite.scope import Scope
 
 KIND = "product_norm"
@@ -32,43 +27,19 @@ _SKIPS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
 _SUM = 3
 
 
-def split_k_candidates(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    excluded: frozenset[ir.Node] = frozenset(),
-) -> Iterator[Candidate]:
-    """Yield a candidate for each product of one graph with a skip norm behind; none share a node.
-
-    Args:
-        scope: The graph's.
-        graph: Whose nodes are looked at.
-        accepts: Says why there would be no kernel for a region.
-        cost: Says when a prediction is not good enough.
-        excluded: Nodes of other regions.
-    """
-    own = set(excluded)
-    for node in graph:
-        if node in own or not is_product(scope, node) or is_transposed(node):
+def family(search: Search) -> Iterator[Candidate]:
+    """Yield a candidate for each product of one graph with a skip norm behind."""
+    scope = search.scope
+    for node in search.nodes():
+        if not is_product(scope, node) or is_transposed(node):
             continue
-        chain = epilogue_chain_of(scope, node, own)
+        chain = epilogue_chain_of(scope, node, search.taken)
         norm = _norm_consumer(scope, chain.output)
-        if norm is None or norm in own or norm.graph is not graph or len(chain.products) > 1:
+        if norm is None or norm in search.taken or norm.graph is not search.graph:
             continue
-        nodes = [node, *chain.epilogue, norm]
-        shape = shape_of(scope, chain, None)
-        prediction = predict_split_k(shape)
-        if prediction is None:
-            continue
-        region = replace(region_of(scope, nodes), kind=KIND)
-        one = candidate_of(scope, region, prediction, accepts, cost)
-        if one.signature is not None:
-            own.update(nodes)
-        yield one
-
-
-family = per_graph(split_k_candidates)
+        prediction = predict_split_k(shape_of(scope, chain, None))
+        if len(chain.products) == 1 and prediction is not None:
+            yield search.judged(search.region([node, *chain.epilogue, norm], KIND), prediction)
 
 
 def _norm_consumer(scope: Scope, value: ir.Value) -> ir.Node | None:

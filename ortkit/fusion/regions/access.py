@@ -26,3 +26,8 @@ def access_of(node: ir.Node) -> Access | None:
     members = _RUNTIME_OWN if node.domain == "com.microsoft" else _STANDARD
     info = operator(node.domain, node.op_type)
     return info.access if info is not None and node.op_type in members else None
+
+
+def is_read_once(value: ir.Value) -> bool:
+    """Say whether one input of one node is all that reads a value."""
+    return len(value.uses()) == 1 and not value.is_graph_output()

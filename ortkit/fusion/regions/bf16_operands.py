@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.rewrite.scope import Scope
 
 _FLOAT, _BF16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
@@ -77,8 +78,7 @@ def rounds(scope: Scope, node: ir.Node) -> bool:
 
 def has_one_use(node: ir.Node) -> bool:
     """Say whether one node reads the first result, and nothing else does."""
-    value = node.outputs[0]
-    return len(value.uses()) == 1 and not value.is_graph_output()
+    return is_read_once(node.outputs[0])
 
 
 def producer_of(value: ir.Value | None) -> ir.Node | None:

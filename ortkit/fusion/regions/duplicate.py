@@ -37,11 +37,27 @@ class Candidate:
     """Why it is not taken, empty if it is."""
 
 
-Verdict: TypeAlias = Callable[[RegionSignature], Refused | None]
+Accepts: TypeAlias = Callable[[RegionSignature], Refused | None]
+"""Says why there would be no kernel for a region."""
+
+
+def asked_once(accepts: Accepts) -> Accepts:
+    """Return `accepts` with a memory: the layers of a model have equal regions."""
+    known: dict[object, Refused | None] = {}
+
+    def verdict(signature: RegionSignature) -> Refused | None:
+        # Names of tensors are for messages only.
+        tensors = (*signature.inputs, *signature.outputs)
+        key = signature.body, tuple((tensor.dtype, tensor.shape) for tensor in tensors)
+        if key not in known:
+            known[key] = accepts(signature)
+        return known[key]
+
+    return verdict
 
 
 def with_recomputed(
-    scope: Scope, found: Sequence[Candidate], verdict: Verdict, cost: CostModel
+    scope: Scope, found: Sequence[Candidate], accepts: Accepts, cost: CostModel
 ) -> list[Candidate]:
     """Return the candidates with cheap nodes in all regions that read them.
 
@@ -49,15 +65,15 @@ def with_recomputed(
     taken. Kernels can hold it in each of them, and all together are predicted to take less than
     before. No cycle can arise: what the node reads came before these regions already.
     """
-    return _Recomputing(scope, found, verdict, cost).run()
+    return _Recomputing(scope, found, accepts, cost).run()
 
 
 class _Recomputing:
     def __init__(
-        self, scope: Scope, found: Sequence[Candidate], verdict: Verdict, cost: CostModel
+        self, scope: Scope, found: Sequence[Candidate], accepts: Accepts, cost: CostModel
     ) -> None:
         self._scope = scope
-        self._verdict = verdict
+        self._accepts = accepts
         self._cost = cost
         self._kept = dict(enumerate(found))
         self._order = {node: place for place, node in enumerate(_graph_nodes(found))}
@@ -92,7 +108,7 @@ class _Recomputing:
         if after >= sum(_now_ns(self._kept[each]) for each in involved):
             return
         signatures = [each.signature for each in grown.values()]
-        if any(each is None or self._verdict(each) is not None for each in signatures):
+        if any(each is None or self._accepts(each) is not None for each in signatures):
             return
         self._kept |= grown
         self._owners[node] = readers

@@ -7,7 +7,7 @@ need each other: each may become one node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -50,7 +50,7 @@ class Partition:
 
 
 def partition(
-    scope: Scope, graph: ir.Graph, excluded: frozenset[ir.Node] = frozenset()
+    scope: Scope, graph: ir.Graph, excluded: Collection[ir.Node] = frozenset()
 ) -> Partition:
     """Return the groups of one graph; what is nested in it is not looked at.
 
@@ -65,7 +65,7 @@ def partition(
 
 
 class _Partitioner:
-    def __init__(self, scope: Scope, graph: ir.Graph, excluded: frozenset[ir.Node]) -> None:
+    def __init__(self, scope: Scope, graph: ir.Graph, excluded: Collection[ir.Node]) -> None:
         self._scope = scope
         self._graph = graph
         self._nodes = list(graph)

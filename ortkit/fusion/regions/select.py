@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from ortkit.fusion.regions.access import access_of
-from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.duplicate import Candidate, with_recomputed
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.fusion.regions.partition import partition
-from ortkit.fusion.regions.region import PASS, components, region_of
+from ortkit.fusion.regions.region import components, region_of
+from ortkit.fusion.regions.search import Search
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
-from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import describe
-
-Accepts = Callable[[RegionSignature], Refused | None]
-"""Says why there would be no kernel for a region."""
 
 #: A region that reads and makes more tensors is cut.
 MAX_TENSORS = 32
@@ -27,33 +22,26 @@ MAX_TENSORS = 32
 MAX_CUTS = 12
 
 
-def candidates(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    excluded: frozenset[ir.Node] = frozenset(),
-) -> Iterator[Candidate]:
+def family(search: Search) -> Iterator[Candidate]:
     """Yield the regions of one graph that are taken and those that are not.
 
     No two share a node but what both compute, and all taken ones may become nodes together. What
     may not be a member leaves its reason in the log, as do the places where groups were cut.
     """
-    found = partition(scope, graph, excluded)
+    found = partition(search.scope, search.graph, search.taken)
     for node, reason in found.refused:
-        outputs = tuple(value.name or "" for value in node.outputs)
-        scope.log.miss(PASS, describe(node), reason, outputs)
-    chooser = _Chooser(scope, accepts, cost)
+        search.miss(node, reason)
+    chooser = _Chooser(search)
     settled = [one for group in found.groups for one in chooser.settle(group)]
-    yield from with_recomputed(scope, settled, chooser.verdict, cost)
+    for one in with_recomputed(search.scope, settled, chooser.verdict, search.cost):
+        yield one if one.signature is None else search.settle(one)
 
 
 class _Chooser:
-    def __init__(self, scope: Scope, accepts: Accepts, cost: CostModel) -> None:
-        self._scope = scope
-        self._accepts = accepts
-        self._cost = cost
-        self._verdicts: dict[object, Refused | None] = {}
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._scope = search.scope
+        self._cost = search.cost
 
     def settle(self, nodes: Sequence[ir.Node]) -> Iterator[Candidate]:
         """Yield what becomes of the parts of `nodes`; those that no kernel can hold are cut."""
@@ -71,22 +59,16 @@ class _Chooser:
                 yield Candidate(region, None, prediction, verdict.reason)
             else:
                 place = self._cut(part)
-                outputs = tuple(value.name or "" for value in part[place].outputs)
-                reason = f"a region was cut here: {verdict.reason}"
-                self._scope.log.miss(PASS, describe(part[place]), reason, outputs)
+                self._search.miss(part[place], f"a region was cut here: {verdict.reason}")
                 yield from self.settle(part[:place])
                 yield from self.settle(part[place:])
 
     def verdict(self, signature: RegionSignature) -> Refused | None:
-        """Say why no kernel would be built; alike regions are asked about once."""
+        """Say why no kernel would be built."""
         tensors = (*signature.inputs, *signature.outputs)
         if len(tensors) > MAX_TENSORS:
             return Refused(f"{len(tensors)} inputs and outputs, more than {MAX_TENSORS}")
-        # Names of tensors are for messages only: layers that are alike have one verdict.
-        key = (signature.body, tuple((tensor.dtype, tensor.shape) for tensor in tensors))
-        if key not in self._verdicts:
-            self._verdicts[key] = self._accepts(signature)
-        return self._verdicts[key]
+        return self._search.accepts(signature)
 
     def _cut(self, nodes: tuple[ir.Node, ...]) -> int:
         """Return where to cut: the cheapest place that leaves parts that kernels can hold.

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortkit.fusion.regions.access import access_of
 from ortkit.graph.symbolic.dims import Size, sole_atom
 from ortkit.kernels.signature import TensorSpec
-from ortkit.kernels.sizes import Extent, extent_of, solvable_symbols, symbols_of
+from ortkit.kernels.sizes import Extent, extent_of, product, solvable_symbols, symbols_of
 from ortkit.rewrite.scope import Scope
 
 
@@ -73,6 +73,14 @@ def join_unsolved(
 
     found = [replace(spec, shape=tuple(map(joined, spec.shape))) for spec in every]
     return tuple(found[: len(inputs)]), tuple(found[len(inputs) :])
+
+
+def joined_rows(sizes: Sequence[int | str]) -> int | str | None:
+    """Return the product of sizes as a `TensorSpec` has it; None where its text would not say."""
+    found = product(extent_of(size) for size in sizes)
+    if found.static is not None:
+        return found.static
+    return str(found) if extent_of(str(found)) == found else None
 
 
 def _unsolved(extent: Extent, known: frozenset[str]) -> tuple[str, ...]:

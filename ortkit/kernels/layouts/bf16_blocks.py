@@ -8,13 +8,14 @@ standard operators, which ONNX Runtime folds where it has no kernel for the func
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ortkit.kernels.layouts.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 
 #: Columns of a strip.
@@ -23,9 +24,11 @@ STRIP = 16
 DEPTH = 32
 
 
-def packed_shape(depth: int, columns: int) -> tuple[int, int, int, int]:
-    """Return the shape of the packed form of a weight [depth, columns]."""
-    return (-(-columns // STRIP), -(-depth // DEPTH) * DEPTH // 2, STRIP, 2)
+def layout(depth: int, columns: int) -> Prepack:
+    """Return how a weight [depth, columns] lies, [V, D / 2, 16, 2]."""
+    strips, pairs = -(-columns // STRIP), -(-depth // DEPTH) * DEPTH // 2
+    whole = pairs * 2, strips * STRIP
+    return Prepack((strips, pairs, STRIP, 2), (1, 3, 0, 2), whole, (depth, columns), "bfloat16")
 
 
 def pack_weight(weight: np.ndarray) -> np.ndarray:
@@ -43,11 +46,7 @@ def pack_weight(weight: np.ndarray) -> np.ndarray:
     """
     if weight.ndim != 2:
         raise ValueError(f"a weight of rank {weight.ndim}, not 2")
-    strips, pairs, _, _ = packed_shape(*weight.shape)
-    padded = np.zeros((pairs * 2, strips * STRIP), ml_dtypes.bfloat16)
-    padded[: weight.shape[0], : weight.shape[1]] = weight.astype(ml_dtypes.bfloat16)
-    parts = padded.reshape(pairs, 2, strips, STRIP)
-    return np.ascontiguousarray(parts.transpose(2, 0, 3, 1))
+    return np.ascontiguousarray(layout(*weight.shape).pack(weight))
 
 
 def pack_filter(weight: np.ndarray) -> np.ndarray:
@@ -79,21 +78,17 @@ def unpack_text(packed: str, result: str, depth: int, columns: int) -> str:
         depth: K.
         columns: N.
     """
-    strips, pairs, _, _ = packed_shape(depth, columns)
-    rows, width = pairs * 2, strips * STRIP
-    whole = f"{result}_whole" if (rows, width) != (depth, columns) else result
-    lines = [
-        f"{result}_wide = Cast <to = 1> ({packed})",
-        f"{result}_rows = Transpose <perm = [1, 3, 0, 2]> ({result}_wide)",
-        f"{result}_shape = Constant <value_ints = [{rows}, {width}]> ()",
-        f"{whole} = Reshape ({result}_rows, {result}_shape)",
-    ]
-    if whole != result:
-        lines += [
-            f"{result}_first = Constant <value_ints = [0, 0]> ()",
-            f"{result}_last = Constant <value_ints = [{depth}, {columns}]> ()",
-            f"{result} = Slice ({whole}, {result}_first, {result}_last)",
-        ]
+    found, lines = layout(depth, columns), list[str]()
+
+    def op(role: str, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
+        name = result if role == found.last_role else f"{result}_{role}"
+        text = ", ".join(f"{key} = {value}" for key, value in attributes.items())
+        lines.append(f"{name} = {op_type}{f' <{text}>' if text else ''} ({', '.join(inputs)})")
+        return name
+
+    found.write(
+        packed, op, lambda role, numbers: op(role, "Constant", (), {"value_ints": [*numbers]})
+    )
     return "  ".join(lines)
 
 
@@ -162,7 +157,7 @@ def signature_of(product: Product) -> RegionSignature:
     p = product
     inputs = [
         TensorSpec("a", p.source, _left_shape(p)),
-        TensorSpec("w", "bfloat16", packed_shape(p.depth, p.columns)),
+        TensorSpec("w", "bfloat16", layout(p.depth, p.columns).shape),
     ]
     lines = _left_lines(p)
     lines += [unpack_text("w", "wf", p.depth, p.columns), _product_text(p)]

@@ -8,21 +8,27 @@ whatever vectors its processor has.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+from ortkit.kernels.layouts.prepack import Array, Prepack
+
 #: Columns of a panel, vectors of 16: tiles of each are as fast.
 _WIDTHS = (48, 64, 32)
+#: What roles are called in bodies.
+_NAMES = {"shape": "sizes"}
 
 
-def panels_shape(depth: int, columns: int) -> tuple[int, int, int]:
-    """Return panels, depth and the columns of a panel that leave the fewest over."""
-    width = min(_WIDTHS, key=lambda one: -columns % one)
-    return -(-columns // width), depth, width
+def layout(depth: int, columns: int, width: int = 0) -> Prepack:
+    """Return panels of `width` columns each; by default of those that leave the fewest over."""
+    width = width or min(_WIDTHS, key=lambda one: -columns % one)
+    count = -(-columns // width)
+    whole = depth, count * width
+    return Prepack((count, depth, width), (1, 0, 2), whole, (depth, columns), axes=(1,))
 
 
 def panels(matrix: Array) -> Array:
@@ -30,11 +36,7 @@ def panels(matrix: Array) -> Array:
 
     Columns that the last panel has too many are 0.
     """
-    depth, columns = matrix.shape
-    count, _, width = panels_shape(depth, columns)
-    if left := count * width - columns:
-        matrix = np.pad(matrix, ((0, 0), (0, left)))
-    return matrix.reshape(depth, count, width).transpose(1, 0, 2)
+    return layout(*matrix.shape).pack(matrix)
 
 
 def matrix_nodes(packed: str, result: str, depth: int, columns: int) -> list[onnx.NodeProto]:
@@ -42,18 +44,19 @@ def matrix_nodes(packed: str, result: str, depth: int, columns: int) -> list[onn
 
     What lies between is called `<result>_...`.
     """
-    count, _, width = panels_shape(depth, columns)
-    whole = count * width
-    shaped = result if whole == columns else f"{result}_whole"
-    nodes = [
-        helper.make_node("Transpose", [packed], [f"{result}_rows"], perm=[1, 0, 2]),
-        constant_node(f"{result}_sizes", np.array([depth, whole])),
-        helper.make_node("Reshape", [f"{result}_rows", f"{result}_sizes"], [shaped]),
-    ]
-    if shaped != result:
-        bounds = {f"{result}_first": 0, f"{result}_last": columns, f"{result}_axis": 1}
-        nodes += [constant_node(name, np.array([bound])) for name, bound in bounds.items()]
-        nodes.append(helper.make_node("Slice", [shaped, *bounds], [result]))
+    found, nodes = layout(depth, columns), list[onnx.NodeProto]()
+
+    def op(role: str, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
+        name = result if role == found.last_role else f"{result}_{role}"
+        nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
+        return name
+
+    def constant(role: str, numbers: Sequence[int]) -> str:
+        name = f"{result}_{_NAMES.get(role, role)}"
+        nodes.append(constant_node(name, np.array(numbers)))
+        return name
+
+    found.write(packed, op, constant)
     return nodes
 
 

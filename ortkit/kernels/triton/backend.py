@@ -24,6 +24,7 @@ from ortkit.kernels.triton.source import VariantSource
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
+from ortkit.targets.catalog import traits_of
 from ortkit.targets.cuda import architectures_of
 from ortkit.targets.target import Target
 
@@ -48,6 +49,7 @@ class TritonBackend:
         sources = (*sorted(here.rglob("*.py")), *operators, *template_files(PACKAGE))
         for source in (*sources, here.parent / "sizes.py", here.parent / "cuda.py"):
             digest.update(source.read_bytes())
+        digest.update(" ".join(traits_of("cuda").templates).encode())
         return f"{self.name} {_version('triton')} {digest.hexdigest()[:16]}"
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:

@@ -110,13 +110,13 @@ def configs_of(space: Space, choices: Choices = DEFAULTS) -> tuple[Config, ...]:
         ]
         # Without vectors there is less to choose from.
         found += [
-            replace(one, warps=_unaligned_warps(one), conditions=(*bounds, *one.conditions))
+            replace(one, warps=_unaligned_warps(space, one), conditions=(*bounds, *one.conditions))
             for place, one in enumerate(shapes)
             if one.is_loop or place in (0, len(shapes) - 1)
         ]
     if must_be_wide or bounds:
         # Positions of 64 bits take twice the registers.
-        is_free = shapes[-1].is_loop or space.kind == "flat"
+        is_free = shapes[-1].is_loop or space.kind != "rows"
         columns = shapes[-1].columns // (2 if is_free else 1)
         found.append(replace(shapes[-1], columns=max(1, columns), is_wide=True))
     if space.kind == "turned" and not (space.row_count.static and space.column_count.static):
@@ -125,13 +125,13 @@ def configs_of(space: Space, choices: Choices = DEFAULTS) -> tuple[Config, ...]:
     return tuple(_within_grid(space, one) for one in found)
 
 
-def _unaligned_warps(config: Config) -> int:
+def _unaligned_warps(space: Space, config: Config) -> int:
     """Return the warps of a variant without vectors.
 
-    Each load has an address of its own then. In a loop, registers of twice the warps hold them,
-    as long as each thread has a point.
+    Each load has an address of its own then. Registers of twice the warps hold them, as long as
+    each thread has a point. A row that is read once is reduced between its warps: they stay few.
     """
-    if not config.is_loop:
+    if space.kind == "rows" and not config.is_loop:
         return config.warps
     points = config.rows * config.columns
     return max(config.warps, min(_MOST_WARPS, 2 * config.warps, points // _WARP))

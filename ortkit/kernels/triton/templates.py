@@ -9,19 +9,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.hand import PACKAGE
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
-
-#: Modules of the package; each has `match(signature) -> Template | Refused | None`.
-TEMPLATES = (
-    "attention.attention",
-    "conv.conv",
-    "conv.depthwise",
-    "conv.squeeze_excite",
-    "conv.pool",
-    "gemm.split_k",
-    "gemm.fp8_quantize_rows",
-    "gemm.fp8",
-    "gemm.gemv",
-)
+from ortkit.targets.catalog import traits_of
 
 
 class Template(Protocol):
@@ -37,7 +25,7 @@ class Template(Protocol):
 
 def template_for(signature: RegionSignature) -> Template | Refused | None:
     """Return the template for a region, why there is none where one nearly fits, or None."""
-    for name in TEMPLATES:
+    for name in traits_of("cuda").templates:
         found = import_module(f"{PACKAGE}.{name}").match(signature)
         if found is not None:
             return cast(Template | Refused, found)

@@ -31,6 +31,7 @@ from ortkit.kernels.tvm.templates import (
     template_modules,
 )
 from ortkit.refusal import Refused
+from ortkit.targets.catalog import traits_of
 from ortkit.targets.target import Target
 
 
@@ -54,6 +55,7 @@ class TvmBackend:
         sources = (*sorted(here.rglob("*.py")), *shared, *template_files(PACKAGE))
         for source in sources:
             digest.update(source.read_bytes())
+        digest.update(" ".join(traits_of("cpu").templates).encode())
         versions = [_version("apache-tvm"), _version("apache-tvm-ffi")]
         return " ".join([self.name, *versions, digest.hexdigest()[:16]])
 

@@ -11,22 +11,9 @@ from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tvm.choices import Choices
 from ortkit.refusal import Refused
+from ortkit.targets.catalog import traits_of
 
 PACKAGE = "ortkit.custom_ops.tvm"
-#: Modules of the package; each has `match(signature) -> Template | Refused | None`.
-TEMPLATES = (
-    "gemm.bf16",
-    "gemm.fp32",
-    "conv.pointwise",
-    "conv.winograd",
-    "conv.direct",
-    "conv.depthwise",
-    "conv.expand_depthwise",
-    "conv.stem",
-    "conv.squeeze_excite",
-    "conv.max_pool",
-    "attention.fp32",
-)
 
 
 class Template(Protocol):
@@ -71,7 +58,7 @@ def template_for(signature: RegionSignature) -> Template | Refused | None:
 
 def template_modules() -> Iterator[ModuleType]:
     """Import the templates one by one."""
-    return (import_module(f"{PACKAGE}.{name}") for name in TEMPLATES)
+    return (import_module(f"{PACKAGE}.{name}") for name in traits_of("cpu").templates)
 
 
 def refusal_of(template: Template, level: str) -> Refused | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import onnx_ir as ir
 
 from ortkit.graph.analysis.cost import node_bytes
-from ortkit.graph.analysis.diff import Change, ModelDiff
+from ortkit.graph.analysis.diff import Change, Kind, ModelDiff
 from ortkit.graph.analysis.flops import UnknownCostError, node_flops
 from ortkit.graph.analysis.inspection import Inspection
 from ortkit.graph.analysis.value_names import labels
@@ -62,14 +64,18 @@ def page_of_diff(before: ir.Model, after: ir.Model, found: ModelDiff) -> Documen
         "Weights": found.weights,
         "Inputs and outputs": found.interface,
         "Functions": found.functions,
-        "Model": found.header,
+        "Opsets and metadata": found.header,
     }
     ops = tuple((one.op, one.before, one.after, one.after - one.before) for one in found.ops)
     return replace(
         document,
         cards=(
-            Card("Nodes", f"{counts[0]:,} → {counts[1]:,}"),
-            *(Card(title, f"{len(rows):,} changed") for title, rows in changes.items() if rows),
+            Card("Nodes", f"{counts[0]:,} → {counts[1]:,}", _kinds(found.nodes)),
+            *(
+                Card(title, _kinds(rows))
+                for title, rows in changes.items()
+                if rows and title != "Nodes"
+            ),
         ),
         tables=filled(
             Table("Operators", ("operator", "before", "after", "change"), ops),
@@ -87,6 +93,12 @@ def graph_size(graph: Graph) -> int:
 def filled(*tables: Table) -> tuple[Table, ...]:
     """Return the tables that have rows."""
     return tuple(table for table in tables if table.rows)
+
+
+def _kinds(changes: Sequence[Change]) -> str:
+    """Return how many things are removed, added and changed: `3 removed, 1 changed`."""
+    counts = Counter(one.kind for one in changes)
+    return ", ".join(f"{counts[kind]:,} {kind}" for kind in get_args(Kind) if counts[kind])
 
 
 def _rows(changes: Sequence[Change]) -> Iterable[tuple[str, ...]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import onnx_ir as ir
 
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.describe import describe_region
-from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.fusion.regions.members import Members, is_reshape
 from ortkit.fusion.regions.region import region_of
-from ortkit.fusion.regions.select import Accepts
+from ortkit.fusion.regions.search import PACKED
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program_builder import Assembled, ProgramBuilder, spec_of
 from ortkit.refusal import Refused
@@ -48,24 +49,32 @@ class Known:
         return all(not (isinstance(a, int) and isinstance(b, int) and a != b) for a, b in pairs)
 
 
+def is_held(one: Candidate) -> bool:
+    """Say whether a session holds a region's constants: one is in a layout of the kernel's own."""
+    return any(PACKED in value.meta for value in one.region.inputs)
+
+
+def is_constant(scope: Scope, value: ir.Value) -> bool:
+    """Say whether a value is a constant, in the graph or in none."""
+    is_loose = value.graph is None and value.producer() is None
+    return scope.is_constant(value) or (is_loose and value.const_value is not None)
+
+
 class Assembler:
     """Makes programs of the candidates of one graph."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        known: Known,
-        found: Sequence[Candidate],
-        accepts: Accepts,
-        cost: CostModel,
-    ) -> None:
-        self._scope = scope
+    def __init__(self, scope: Scope, known: Known, accepts: Accepts, cost: CostModel) -> None:
+        self.scope = self._scope = scope
         self._known = known
         self._accepts = accepts
         self._cost = cost
         self._members = Members(scope)
-        self._taken = [one for one in found if one.signature is not None]
-        self._makers = {v: one for one in self._taken for v in one.region.outputs}
+        self.taken: list[Candidate] = []
+        """The candidates that are taken."""
+
+    @cached_property
+    def _makers(self) -> dict[ir.Value, Candidate]:
+        return {v: one for one in self.taken for v in one.region.outputs}
 
     def shared(self, made: Assembled) -> list[Candidate]:
         """Return the regions in a program that others than its last one read from, too."""
@@ -73,7 +82,7 @@ class Assembler:
         return [
             one
             for one in made.parts
-            if one in self._taken
+            if one in self.taken
             and not any(self._known.has(value) for value in one.region.outputs)
             and any(use.node not in inside for v in one.region.outputs for use in v.uses())
         ]
@@ -82,10 +91,27 @@ class Assembler:
         """Return the type and sizes of a value of the copy."""
         return spec_of(self._scope, value)
 
-    @property
-    def taken(self) -> list[Candidate]:
-        """The candidates that are taken."""
-        return self._taken
+    def lacks(self, made: Assembled) -> Refused | None:
+        """Say which end of a program the original has not; None if it has all."""
+        values = (*made.inputs, *made.outputs)
+        lost = next((value.name for value in values if not self._known.has(value)), None)
+        if lost is None:
+            return None
+        return Refused(f"{lost!r} is no value of the model as it was handed over")
+
+    def held(self, one: Candidate) -> Assembled | Refused:
+        """Return the program of a candidate alone, for which the session holds its constants."""
+        free = [value for value in one.region.inputs if not is_constant(self._scope, value)]
+        assert one.signature is not None
+        draft = ProgramBuilder(self._scope)
+        for value, spec in zip(one.region.inputs, one.signature.inputs, strict=True):
+            if value in free:
+                draft.enter(value)
+            else:
+                draft.hold(value, spec)
+        draft.compute(one.signature, one.region.inputs, one.region.outputs)
+        draft.parts.append(one)
+        return draft.assembled(one.region.outputs, one)
 
     def assemble(
         self, root: Candidate, carried: frozenset[ir.Value] = frozenset()
@@ -202,5 +228,6 @@ class Assembler:
         for value in inputs:
             if refused := self._need(draft, value):
                 return refused
-        draft.compute(signature, inputs, outputs, one)
+        draft.compute(signature, inputs, outputs)
+        draft.parts.append(one)
         return None

@@ -8,7 +8,9 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from ortkit.fusion.gemm.cpu_fp32 import Panels
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.search import PACKED
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.tuning.calibration import load_calibration
@@ -17,8 +19,9 @@ from ortkit.provider.own.acyclic import in_cycles
 from ortkit.provider.own.assembly import Assembler
 from ortkit.provider.own.claim_set import Claim, ClaimSet, Declined
 from ortkit.provider.own.original_cost import OriginalCost
-from ortkit.provider.own.program_builder import Assembled, sizes_of
+from ortkit.provider.own.program_builder import Assembled, array_of, sizes_of
 from ortkit.provider.own.subgraph_cut import Cut, Cuts
+from ortkit.provider.own.weights import Origin, aligned
 from ortkit.refusal import Refused
 
 
@@ -38,31 +41,21 @@ class _Waiting:
 class Claimer:
     """Settles the claims on one graph."""
 
-    def __init__(
-        self,
-        original: ir.Model,
-        cuts: Cuts,
-        assembler: Assembler,
-        settled: ClaimSet,
-        doubtful: Container[Candidate] = (),
-    ) -> None:
-        """Settle what is left of `original` beside what is settled already.
+    def __init__(self, original: ir.Model, cuts: Cuts, assembler: Assembler) -> None:
+        """Claim from the main graph of a model.
 
         Args:
             original: Whose main graph is claimed from.
             cuts: Of that graph.
-            assembler: Makes programs of the candidates.
-            settled: What is claimed already.
-            doubtful: Candidates that may pay only against the form that the original has.
+            assembler: Makes programs of candidates.
         """
         self._original = original
         self._cuts = cuts
         self._assembler = assembler
-        self._claims = list(settled.claims)
-        self._declined = list(settled.declined)
-        self._owned = {node for claim in settled.claims for node in claim.nodes}
-        self._bundles = max((claim.bundle for claim in settled.claims), default=0)
-        self._doubtful = doubtful
+        self._claims: list[Claim] = []
+        self._declined: list[Declined] = []
+        self._owned: set[ir.Node] = set()
+        self._bundles = 0
 
     @cached_property
     def _shapes(self) -> Shapes:
@@ -72,8 +65,22 @@ class Claimer:
     def _worth(self) -> OriginalCost:
         return OriginalCost(self._original, self._shapes, load_calibration())
 
-    def run(self) -> ClaimSet:
-        """Return what is claimed."""
+    def claim(self, made: Assembled | Refused) -> Refused | None:
+        """Claim a program before others are known; or say why that cannot be."""
+        lost = made if isinstance(made, Refused) else self._assembler.lacks(made)
+        if lost is not None or isinstance(made, Refused):
+            return lost
+        cut = self._cut(made.inputs, made.outputs)
+        if isinstance(cut, Refused):
+            return cut
+        return self._own([self._claim(made, cut)])
+
+    def run(self, doubtful: Container[Candidate] = ()) -> ClaimSet:
+        """Return what is claimed, of what the assembler has taken too.
+
+        Args:
+            doubtful: Candidates that may pay only against the form that the original has.
+        """
         waiting: list[_Waiting] = []
         for root in self._assembler.taken:
             found = self._settle(root)
@@ -81,7 +88,7 @@ class Claimer:
             if isinstance(found, Refused) and smaller is not None:
                 again = self._settle(smaller)
                 found = found if isinstance(again, Refused) else again
-            if root in self._doubtful:
+            if root in doubtful:
                 found = self._judged(found)
             if isinstance(found, Refused):
                 self._decline(root, found.reason)
@@ -125,20 +132,27 @@ class Claimer:
         return self._cuts.find(_names(inputs), _names(outputs))
 
     def _claim(self, made: Assembled, cut: Cut) -> Claim:
-        inputs, outputs = _names(made.inputs), _names(made.outputs)
+        weights = tuple(aligned(array_of(self._assembler.scope, one)) for one in made.weights)
         return Claim(
-            made.at, made.program, cut.nodes, inputs, outputs, made.prediction, _ats(made)
-        )
+            made.at, made.program, cut.nodes, _names(made.inputs), _names(made.outputs),
+            made.prediction, _ats(made), weights=weights,
+            origins=tuple(map(_origin_of, made.weights)),
+        )  # fmt: skip
 
     def _take(self, claims: Sequence[Claim], root: Candidate) -> None:
         """Take claims together, or none of them."""
+        if refused := self._own(claims):
+            self._decline(root, refused.reason)
+
+    def _own(self, claims: Sequence[Claim]) -> Refused | None:
+        """Add claims that go together; or say why that cannot be."""
         nodes = [node for claim in claims for node in claim.nodes]
         if len(set(nodes)) < len(nodes) or not self._owned.isdisjoint(nodes):
-            self._decline(root, "nodes of it belong to another group")
-            return
+            return Refused("nodes of it belong to another group")
         self._owned.update(nodes)
         self._bundles += 1
         self._claims += [replace(claim, bundle=self._bundles) for claim in claims]
+        return None
 
     def _wait(self, root: Candidate, made: Assembled) -> _Waiting | Refused:
         """Assemble a program again that is given what it shares with others."""
@@ -289,6 +303,14 @@ def _made_together(user: _Waiting, made: Mapping[ir.Value, Claim]) -> set[object
 
 def _ats(made: Assembled) -> tuple[str, ...]:
     return tuple(part.region.at for part in made.parts)
+
+
+def _origin_of(weight: ir.Value) -> Origin | None:
+    """Return what a matrix was packed from; None if that is not all."""
+    held = weight.meta.get(PACKED)
+    if not isinstance(held, Panels) or held.factor != 1.0:
+        return None
+    return Origin(held.weight.name or "", held.is_transposed, held.weight.const_value)
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

@@ -6,21 +6,31 @@ a kernel that reads NCHW.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+import onnx
 import onnx_ir as ir
+from onnx import helper
 
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv.chains import Chain, find_chains, is_read_outside
 from ortkit.fusion.regions.cost_model import Prediction
-from ortkit.kernels.signature import TensorSpec
-from ortkit.provider.own.anchored_groups import Accepts, AnchoredGroup, Builder
-from ortkit.provider.own.program_builder import spec_of
+from ortkit.fusion.regions.duplicate import Accepts, Candidate
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.provider.own.program_builder import Assembled, ProgramBuilder, spec_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
+#: Of the operators with a form of their own in a kernel's body; see `kernels.region.reader`.
+_LEAST_OPSET = 13
 
-def chain_groups(scope: Scope, accepts: Accepts, *, bakes: bool) -> list[AnchoredGroup | Refused]:
-    """Return the chains of a main graph that pay.
+
+def chain_programs(
+    scope: Scope, accepts: Accepts, *, bakes: bool
+) -> Iterator[tuple[Chain, Assembled | Refused]]:
+    """Yield the chains of a main graph that pay, each with its program or why it has none.
 
     Args:
         scope: The copy's.
@@ -28,83 +38,87 @@ def chain_groups(scope: Scope, accepts: Accepts, *, bakes: bool) -> list[Anchore
         bakes: Whether weights go into the kernel library.
     """
     assert isinstance(scope.root, ir.Graph)
-    chains = [one for one in find_chains(scope, scope.root, accepts) if not one.reason]
-    return [
-        _Chained(scope, chain, Builder(bakes, accepts, scope.opset())).group for chain in chains
-    ]
+    for chain in find_chains(scope, scope.root, accepts):
+        if not chain.reason:
+            yield chain, _Chained(scope, chain, accepts, ProgramBuilder(scope, bakes=bakes)).made
 
 
 class _Chained:
     """Writes the program of one chain."""
 
-    def __init__(self, scope: Scope, chain: Chain, builder: Builder) -> None:
+    def __init__(
+        self, scope: Scope, chain: Chain, accepts: Accepts, builder: ProgramBuilder
+    ) -> None:
         self._scope = scope
+        self._accepts = accepts
         self._builder = builder
         self._inside = chain.nodes
-        self._entered: dict[ir.Value, int] = {}
-        self._nhwc: dict[ir.Value, int] = {}
-        self._means: dict[ir.Value, int] = {}
-        self._leaving: dict[ir.Value, int] = {}
-        self.group = self._group(chain)
+        self._nhwc: dict[ir.Value, ir.Value] = {}
+        self._means: dict[ir.Value, ir.Value] = {}
+        self._leaving: list[ir.Value] = []
+        self.made = self._made(chain)
 
-    def _group(self, chain: Chain) -> AnchoredGroup | Refused:
+    def _made(self, chain: Chain) -> Assembled | Refused:
         for block, described in zip(chain.blocks, chain.described, strict=True):
             if refused := self._put(block, described):
                 return refused
-        if self._builder.refused is not None:
-            return self._builder.refused
-        return AnchoredGroup(
-            self._builder.program("convolutions", list(self._leaving.values())),
-            tuple(self._entered),
-            tuple(self._leaving),
-            self._builder.held,
-            chain.nodes,
-            Prediction(chain.cost.before, chain.cost.after),
-            tuple(block.output.name or "" for block in chain.blocks),
-            self._builder.origins,
-        )
+        nodes, inputs = tuple(self._inside), tuple(self._builder.inputs)
+        region = FusedRegion("convolutions", nodes, inputs, tuple(self._leaving))
+        one = Candidate(region, None, Prediction(chain.cost.before, chain.cost.after), "")
+        self._builder.parts.append(one)
+        return self._builder.assembled(self._leaving, one)
 
     def _put(self, block: Block, described: Described) -> Refused | None:
         """Add the kernel of one block, and the Transpose of its result where other nodes read
         it."""
         signature, builder = described.signature, self._builder
-        places: list[int] = []
+        read: list[ir.Value] = []
         for value in block.operands:
-            place = self._operand(block, value)
-            if isinstance(place, Refused):
-                return place
-            places.append(place)
-        specs = signature.inputs[len(places) :]
-        for spec, weight in zip(specs, described.weights, strict=True):
+            operand = self._operand(block, value)
+            if isinstance(operand, Refused):
+                return operand
+            read.append(operand)
+        for spec, weight in zip(signature.inputs[len(read) :], described.weights, strict=True):
             if isinstance(weight, ir.Value):
                 return Refused(f"the weight {weight.name!r} is packed already")
-            places.append(builder.weight(spec, weight))
-        made = [builder.add(spec) for spec in signature.outputs]
-        builder.step(signature, places, made)
+            read.append(ir.Value(name=spec.name, const_value=ir.tensor(weight)))
+            builder.hold(read[-1], spec)
+        made = [ir.Value(name=spec.name) for spec in signature.outputs]
+        for value, spec in zip(made, signature.outputs, strict=True):
+            builder.add(value, spec)
+        builder.compute(signature, read, made)
         self._nhwc[block.output] = made[0]
         if block.pooled:
             self._means[block.output] = made[1]
         if is_read_outside(block.output, self._inside):
-            name = block.output.name or ""
-            self._leaving[block.output] = builder.transpose(made[0], TO_NCHW, name)
+            self._leaving.append(block.output)
+            return self._transpose(made[0], TO_NCHW, block.output)
         return None
 
-    def _operand(self, block: Block, value: ir.Value) -> int | Refused:
+    def _operand(self, block: Block, value: ir.Value) -> ir.Value | Refused:
         if block.kind == "squeeze_excite":
             return self._means[value]
         if value in self._nhwc:
             return self._nhwc[value]
-        if value not in self._entered:
+        if not self._builder.has(value):
             spec = spec_of(self._scope, value)
             if isinstance(spec, Refused):
                 return spec
-            self._entered[value] = self._builder.enter(_named(spec, value))
+            self._builder.enter(value)
         if block.kind == "stem_conv" and value is block.source:
-            return self._entered[value]
-        place = self._builder.transpose(self._entered[value], TO_NHWC, value.name or "")
-        self._nhwc[value] = place
-        return place
+            return value
+        self._nhwc[value] = ir.Value(name=value.name)
+        return self._transpose(value, TO_NHWC, self._nhwc[value]) or self._nhwc[value]
 
-
-def _named(spec: TensorSpec, value: ir.Value) -> TensorSpec:
-    return TensorSpec(value.name or "", spec.dtype, spec.shape)
+    def _transpose(self, value: ir.Value, perm: Sequence[int], result: ir.Value) -> Refused | None:
+        """Add a kernel that changes the order of axes; or say why there is none."""
+        source = self._builder.spec(value)
+        made = TensorSpec(result.name or "", source.dtype, tuple(source.shape[a] for a in perm))
+        function = onnx.FunctionProto(name="transpose", domain=DOMAIN, input=["x"], output=["y"])
+        function.node.append(helper.make_node("Transpose", ["x"], ["y"], perm=list(perm)))
+        # Kernels are made of bodies from 13 on; the operator has not changed since 1.
+        function.opset_import.add(domain="", version=max(self._scope.opset(), _LEAST_OPSET))
+        signature = RegionSignature("transpose", body_text(function), (source,), (made,))
+        self._builder.add(result, made)
+        self._builder.compute(signature, [value], [result])
+        return self._accepts(signature)

@@ -8,30 +8,26 @@ original; see `assembly`, `cuts` and `claims`. Nothing of the copy is kept but t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.attention.cpu import attention_candidates
-from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
+from ortkit.fusion.plan import find_in_graph
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
-from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.duplicate import Candidate, asked_once
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.fusion.regions.select import Accepts, candidates
+from ortkit.fusion.regions.search import Search
 from ortkit.graph.io.convert import paused_collector
 from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.passes.presets import preset
 from ortkit.passes.select import load_pass
-from ortkit.provider.own.anchored_claims import heavy_claims
-from ortkit.provider.own.anchored_groups import AnchoredGroup
-from ortkit.provider.own.assembly import Assembler, Known
+from ortkit.provider.own.assembly import Assembler, Known, is_held
 from ortkit.provider.own.claim_set import Claim, ClaimSet, Declined
 from ortkit.provider.own.claims import Claimer
-from ortkit.provider.own.conv_groups import chain_groups
-from ortkit.provider.own.gemm_groups import product_groups
+from ortkit.provider.own.conv_groups import chain_programs
 from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
 from ortkit.provider.own.sizes import unsolved
 from ortkit.provider.own.subgraph_cut import Cuts
@@ -177,44 +173,48 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     """Plan with some passes left out."""
     started = time.perf_counter()
     model = request.model
-    scope = _rewritten(model, but)
+    scope = _rewritten(model, request.target, but)
     rewritten = time.perf_counter()
-    accepts = _CachedAccepts(lambda signature: refusal(signature, request.target, request.kernels))
-    model_of = CostModel if request.level < EVERYTHING_SINCE_LEVEL else _NoCost
-    cost = model_of(scope, load_calibration())
+    accepts = asked_once(lambda signature: refusal(signature, request.target, request.kernels))
+    takes_all = request.level >= EVERYTHING_SINCE_LEVEL
+    cost = _Cost(scope, takes_all=takes_all, takes_attention=takes_all)
     assert isinstance(scope.root, ir.Graph)
-    known, cuts = Known(model.graph, scope), Cuts(model)
-    heavy, taken = heavy_claims(_heavy(scope, request, accepts), known, cuts)
-    attention = list(_attention(scope, scope.root, accepts, cost, taken, doubts=request.doubts))
-    doubtful = [
-        one for one in attention if one.signature and cost.refusal(one.region, one.prediction)
-    ]
-    inside = {node for one in attention if one.signature for node in one.region.nodes}
-    found = [*attention, *candidates(scope, scope.root, accepts, cost, taken | inside)]
-    assembler = Assembler(scope, known, found, accepts, cost)
-    settled = Claimer(model, cuts, assembler, heavy, doubtful).run()
-    claims = _sound(settled)
+    cuts = Cuts(model)
+    assembler = Assembler(scope, Known(model.graph, scope), accepts, cost)
+    claimer = Claimer(model, cuts, assembler)
+    taken, declined = set[ir.Node](), list[Declined]()
+    for chain, made in chain_programs(scope, accepts, bakes=request.is_ahead):
+        if (lost := claimer.claim(made)) is None:
+            taken |= chain.nodes
+        else:
+            declined.append(Declined("", "convolutions", lost.reason))
+
+    def settle(one: Candidate) -> Candidate:
+        """Claim what holds a packed matrix at once: what cannot be is left to other regions."""
+        if not is_held(one):
+            return one
+        # A library that holds the matrices of a model would be as large as the model.
+        in_file = Refused("its matrix would be in the library") if request.is_ahead else None
+        lost = claimer.claim(in_file or assembler.held(one))
+        return one if lost is None else replace(one, signature=None, reason=lost.reason)
+
+    lenient = _Cost(scope, takes_all=takes_all, takes_attention=takes_all or request.doubts)
+    search = Search(scope, scope.root, accepts, lenient, taken, settle=settle, in_place=False)
+    found = list(find_in_graph(search))
+    assembler.taken = [one for one in found if one.signature is not None and not is_held(one)]
+    attention = [one for one in assembler.taken if _is_attention(one.region)]
+    doubtful = [one for one in attention if cost.refusal(one.region, one.prediction)]
+    claims = _sound(claimer.run(doubtful))
     refused = [
         Declined(one.region.at, one.region.kind, one.reason)
         for one in found
         if one.signature is None and one.reason
     ]
     seconds = {"rewrite": rewritten - started, "plan": time.perf_counter() - rewritten}
-    return Plan(claims.claims, (*claims.declined, *refused), seconds)
+    return Plan(claims.claims, (*declined, *claims.declined, *refused), seconds)
 
 
-def _heavy(
-    scope: Scope, request: _Request, accepts: Accepts
-) -> Iterator[Sequence[AnchoredGroup | Refused]]:
-    """Yield for each chain of convolutions and each product what it may become."""
-    for chain in chain_groups(scope, accepts, bakes=request.is_ahead):
-        yield [chain]
-    # A library that holds the matrices of a model would be as large as the model.
-    if not request.is_ahead and multiplies(request.target):
-        yield from product_groups(scope, load_calibration(), accepts)
-
-
-def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
+def _rewritten(model: ir.Model, target: Target, but: frozenset[str]) -> Scope:
     """Rewrite a copy and return its main graph's scope.
 
     Into the forms of level 2, at level 3 too: there attention takes in the products before it,
@@ -224,21 +224,7 @@ def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
     passes = tuple(load_pass(name) for name in names)
     with paused_collector():
         copy = model.clone()
-        return Pipeline(passes).run(copy, RewriteOptions(level=CLAIMS_SINCE_LEVEL)).scopes[0]
-
-
-def _attention(
-    scope: Scope,
-    graph: ir.Graph,
-    accepts: Accepts,
-    cost: CostModel,
-    taken: frozenset[ir.Node],
-    *,
-    doubts: bool,
-) -> Iterator[Candidate]:
-    """Yield the attention of a graph, with `doubts` whatever has a kernel."""
-    lenient = _NoCost(scope, load_calibration()) if doubts else cost
-    return attention_candidates(scope, graph, accepts, lenient, taken)
+        return Pipeline(passes).run(copy, RewriteOptions(target, CLAIMS_SINCE_LEVEL)).scopes[0]
 
 
 def _sound(settled: ClaimSet) -> ClaimSet:
@@ -256,25 +242,22 @@ def _sound(settled: ClaimSet) -> ClaimSet:
     return ClaimSet(kept, (*settled.declined, *gone))
 
 
-class _NoCost(CostModel):
-    """Takes whatever has a kernel."""
+class _Cost(CostModel):
+    """Takes all that has a kernel, or attention whatever it gains.
 
-    def refusal(
-        self,
-        region: FusedRegion,  # noqa: ARG002
-        prediction: Prediction,  # noqa: ARG002
-    ) -> str | None:
-        return None
+    Attention may pay against the form that the original has.
+    """
+
+    def __init__(self, scope: Scope, *, takes_all: bool, takes_attention: bool) -> None:
+        super().__init__(scope, load_calibration())
+        self._takes_all = takes_all
+        self._takes_attention = takes_attention
+
+    def refusal(self, region: FusedRegion, prediction: Prediction) -> str | None:
+        if self._takes_all or (self._takes_attention and _is_attention(region)):
+            return None
+        return super().refusal(region, prediction)
 
 
-class _CachedAccepts:
-    """Remembers the judgement on equal regions; a model's layers are asked about once."""
-
-    def __init__(self, accepts: Callable[[RegionSignature], Refused | None]) -> None:
-        self._accepts = accepts
-        self._known: dict[str, Refused | None] = {}
-
-    def __call__(self, signature: RegionSignature) -> Refused | None:
-        if signature.key not in self._known:
-            self._known[signature.key] = self._accepts(signature)
-        return self._known[signature.key]
+def _is_attention(region: FusedRegion) -> bool:
+    return any(node.op_type == "Attention" for node in region.nodes)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.sizes import join_unsolved
+from ortkit.fusion.regions.sizes import join_unsolved, joined_rows
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program import Program, Step
@@ -32,6 +32,7 @@ class Assembled:
         at: The name that reports give it: that of its last output.
         prediction: Of all that it computes.
         parts: The regions that it computes, in order.
+        weights: What the session holds for it.
     """
 
     program: Program
@@ -40,20 +41,31 @@ class Assembled:
     at: str
     prediction: Prediction
     parts: tuple[Candidate, ...]
+    weights: tuple[ir.Value, ...] = ()
 
 
 @dataclass
 class ProgramBuilder:
-    """A program being put together."""
+    """A program being put together.
+
+    Args:
+        scope: The copy's.
+        carried: Values that the original has not, which it is given all the same.
+        bakes: Whether weights in a layout of the kernels' own go into the kernel library, too.
+    """
 
     scope: Scope
     carried: frozenset[ir.Value] = frozenset()
+    bakes: bool = False
     tensors: dict[ir.Value, int] = field(default_factory=dict)
     inputs: dict[ir.Value, int] = field(default_factory=dict)
     constants: dict[int, np.ndarray] = field(default_factory=dict)
     views: dict[int, int] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     parts: list[Candidate] = field(default_factory=list)
+    weights: dict[int, ir.Value] = field(default_factory=dict)
+    specs: dict[ir.Value, TensorSpec] = field(default_factory=dict)
+    """Of values that the graph has not."""
 
     def has(self, value: ir.Value) -> bool:
         return value in self.tensors
@@ -70,6 +82,21 @@ class ProgramBuilder:
             return Refused(f"constant {value.name!r} is too large to be baked in")
         self.constants[self._add(value)] = array
         return None
+
+    def hold(self, value: ir.Value, spec: TensorSpec) -> None:
+        """Let the session hold a constant: ONNX Runtime takes back the memory of its own."""
+        if value in self.tensors:
+            return
+        place = self.add(value, spec)
+        if self.bakes:
+            self.constants[place] = array_of(self.scope, value)
+        else:
+            self.weights[place] = value
+
+    def add(self, value: ir.Value, spec: TensorSpec) -> int:
+        """Add a value that the graph has not, or not as `spec` says."""
+        self.specs[value] = spec
+        return self._add(value)
 
     def view(self, value: ir.Value, source: ir.Value) -> None:
         self.views[self._add(value)] = self.tensors[source]
@@ -94,15 +121,35 @@ class ProgramBuilder:
         return place
 
     def compute(
-        self,
-        signature: RegionSignature,
-        inputs: Iterable[ir.Value],
-        outputs: Iterable[ir.Value],
-        one: Candidate,
+        self, signature: RegionSignature, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
     ) -> None:
-        read = tuple(self.tensors[value] for value in inputs)
-        self.steps.append(Step(signature, read, tuple(self._add(value) for value in outputs)))
-        self.parts.append(one)
+        """Add a kernel; it may see rows along one axis where a value has several."""
+        read, rows = list[int](), None
+        for value, spec in zip(inputs, signature.inputs, strict=True):
+            own = self.spec(value)
+            if len(own.shape) != len(spec.shape):
+                rows = joined_rows(own.shape[:-1])
+                assert rows is not None, "the kernel's rows have a name"
+                seen = ir.Value(name=spec.name)
+                place = self.add(seen, replace(spec, shape=(rows, *spec.shape[1:])))
+                self.views[place] = self.tensors[value]
+                value = seen
+            read.append(self.tensors[value])
+        made = list[int]()
+        for value, spec in zip(outputs, signature.outputs, strict=True):
+            if rows is None or len(self.spec(value).shape) == len(spec.shape):
+                made.append(self._add(value))
+                continue
+            seen = ir.Value(name=spec.name)
+            made.append(self.add(seen, replace(spec, shape=(rows, *spec.shape[1:]))))
+            self.view(value, seen)
+        self.steps.append(Step(signature, tuple(read), tuple(made)))
+
+    def spec(self, value: ir.Value) -> TensorSpec:
+        """Return the type and sizes of a value that a kernel reads or makes."""
+        found = self.specs.get(value) or sizes_of(self.scope.shapes, value)
+        assert found is not None, "a kernel's tensor of unknown shape"
+        return found
 
     def assembled(self, ends: Sequence[ir.Value], root: Candidate) -> Assembled | Refused:
         """Return the finished program, or what its tensors lack."""
@@ -110,7 +157,7 @@ class ProgramBuilder:
             return Refused("two results have the same bytes")
         specs: list[TensorSpec] = []
         for value in self.tensors:
-            spec = spec_of(self.scope, value)
+            spec = self.specs.get(value) or spec_of(self.scope, value)
             if isinstance(spec, Refused):
                 return spec
             specs.append(spec)
@@ -126,6 +173,7 @@ class ProgramBuilder:
             self.views,
             tuple(self.tensors[end] for end in ends),
             tuple(self.steps),
+            tuple(self.weights),
         )
         before = sum(one.prediction.before_ns for one in self.parts)
         after = sum(one.prediction.after_ns for one in self.parts)
@@ -136,7 +184,17 @@ class ProgramBuilder:
             root.region.at,
             Prediction(before, after),
             tuple(self.parts),
+            tuple(self.weights.values()),
         )
+
+
+def array_of(scope: Scope, value: ir.Value) -> np.ndarray:
+    """Return the data of a constant, which may be in no graph."""
+    array = scope.array(value)
+    if array is not None:
+        return array
+    assert value.const_value is not None, "a weight is a constant"
+    return value.const_value.numpy()
 
 
 def spec_of(scope: Scope, value: ir.Value) -> TensorSpec | Refused:

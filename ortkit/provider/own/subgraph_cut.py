@@ -7,7 +7,7 @@ keep their names, and between these names lie the original's nodes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -71,12 +71,12 @@ class Cuts:
             if value is None:
                 return Refused(f"{name!r} is no value of the model as it was handed over")
             wanted.append(value)
-        given: set[ir.Value] = set()
+        given: dict[ir.Value, None] = {}
         for name in inputs:
             value = self._values.get(name) or self._entering.get(name)
             if value is None:
                 return Refused(f"{name!r} is no value of the model as it was handed over")
-            given.add(value)
+            given[value] = None
         inside = self._closed(given, wanted)
         if isinstance(inside, Refused):
             return inside
@@ -116,7 +116,9 @@ class Cuts:
         producer = value.producer()
         return None if producer is None else self._place.get(producer)
 
-    def _closed(self, given: set[ir.Value], wanted: Sequence[ir.Value]) -> list[int] | Refused:
+    def _closed(
+        self, given: Collection[ir.Value], wanted: Sequence[ir.Value]
+    ) -> list[int] | Refused:
         """Return the places of the nodes that only `wanted` needs, from `given` on, sorted.
 
         From the last node to the first: whether all readers of a node are inside is then known.
@@ -143,7 +145,7 @@ class Cuts:
         return sorted(inside)
 
     def _open(
-        self, node: ir.Node, inside: set[int], given: set[ir.Value], leaving: set[ir.Value]
+        self, node: ir.Node, inside: set[int], given: Collection[ir.Value], leaving: set[ir.Value]
     ) -> str | None:
         """Say why a node cannot be inside; None if it can."""
         if any(attribute.type in _GRAPHS for attribute in node.attributes.values()):

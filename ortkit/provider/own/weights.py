@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.kernels.layouts.fp32_panels import Array, panels
+from ortkit.kernels.layouts.fp32_panels import panels
+from ortkit.kernels.layouts.prepack import Array
 
 #: Weights begin where a vector may be loaded as a whole.
 ALIGNMENT = 64

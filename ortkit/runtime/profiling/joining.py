@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortkit.errors import ModelError, RunError
 from ortkit.graph.io.open import ModelSource, open_model
 from ortkit.graph.io.ort_dump import read_written
+from ortkit.runtime.profiling.body_flops import BodyFlops
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.executed import executed_nodes
@@ -62,6 +63,7 @@ def joined_of(nodes: NodeEvents, graph: ir.Model, original: ir.Model | None) -> 
     order = _by_first_call(nodes)
     signatures = [nodes.signatures[number] for number in order]
     found = executed_nodes(signatures, graph, original)
+    bodies = None if original is None else BodyFlops(original.functions)
     count = len(nodes.signatures)
     work: list[CallWork | None] = [None] * count
     domains: list[str | None] = [None] * count
@@ -70,7 +72,7 @@ def joined_of(nodes: NodeEvents, graph: ir.Model, original: ir.Model | None) -> 
         node = found.nodes[at]
         if node is None:
             continue
-        work[number] = call_work(nodes.signatures[number], node)
+        work[number] = call_work(nodes.signatures[number], node, bodies)
         domains[number] = "" if node.domain == "ai.onnx" else node.domain
         origins[number] = found.origins[at]
     nodes_of = {number: found.nodes[at] for at, number in enumerate(order)}

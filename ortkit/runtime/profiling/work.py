@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ortkit.graph.analysis.cost import node_bytes
 from ortkit.graph.analysis.flops import UnknownCostError, node_flops
+from ortkit.runtime.profiling.body_flops import BodyFlops
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.trace.events import NodeSignature, TensorShape
 
@@ -21,12 +22,15 @@ _NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
 _MOST_SKIPS = 4096
 
 
-def call_work(signature: NodeSignature, node: ir.Node) -> CallWork | None:
+def call_work(
+    signature: NodeSignature, node: ir.Node, bodies: BodyFlops | None = None
+) -> CallWork | None:
     """Work out one call; None: the node and what the trace shows do not go together.
 
     Args:
         signature: What the trace says.
         node: The node of the graph that ran.
+        bodies: Counts for the model's own functions.
     """
     matched = matched_inputs(node, signature.inputs)
     if matched is None:
@@ -41,8 +45,11 @@ def call_work(signature: NodeSignature, node: ir.Node) -> CallWork | None:
         if one is not None and one in matched and _constant(one) is not None
     ]
     inputs = tuple(seen.tensors[one] for one in node.inputs if one is not None and one in matched)
+    flops = _known(node_flops, node, seen)
+    if flops is None and bodies is not None:
+        flops = bodies.of(node, [None if one is None else seen.typed(one) for one in node.inputs])
     return CallWork(
-        _known(node_flops, node, seen),
+        flops,
         _known(node_bytes, node, seen),
         sum(tensor_bytes(seen.tensors[one]) for one in dict.fromkeys(weights)),
         _dtype(inputs or signature.outputs),
@@ -89,6 +96,10 @@ class _Seen:
     def shape(self, value: ir.Value, /) -> Sequence[int] | None:
         known = self.tensors.get(value)
         return None if known is None else known[1]
+
+    def typed(self, value: ir.Value) -> tuple[ir.DataType, tuple[int, ...]] | None:
+        known = self.tensors.get(value)
+        return None if known is None else (_data_type(known[0]), tuple(known[1]))
 
     def dtype(self, value: ir.Value, /) -> ir.DataType | None:
         known = self.tensors.get(value)

@@ -34,14 +34,17 @@ class Worker:
     runs (ONNX Runtime's spin for some milliseconds) then disturbs nobody.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, imports: Imports | None = None) -> None:
         """Start the process.
+
+        Args:
+            imports: What it has imported at first; None: `IMPORTS`.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         require_onnxruntime()
-        self._held = IsolatedObject(HeldSession, None, imports=IMPORTS)
+        self._held = IsolatedObject(HeldSession, None, imports=imports or IMPORTS)
 
     def __enter__(self) -> Self:
         return self

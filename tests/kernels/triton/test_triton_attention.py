@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,7 +30,22 @@ MOST_STACK_OF_MASKS = 64
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("sizes", [SIZES, WHOLE], ids=["cut", "whole"])
 def test_it_computes_attention(name: str, sizes: dict[str, int], interpreter: Interpreter) -> None:
-    case = CASES[name]
+    assert_computes(CASES[name], sizes, interpreter)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(replace(PLAIN, causal="first", window=1)),
+        Case(replace(PLAIN, heads=4, stacked=True), 2, 1, 20, past=20, at=-1),
+    ],
+    ids=["a window of one key", "the last row of a cache"],
+)
+def test_the_least_of_its_kind(case: Case, interpreter: Interpreter) -> None:
+    assert_computes(case, SIZES, interpreter)
+
+
+def assert_computes(case: Case, sizes: dict[str, int], interpreter: Interpreter) -> None:
     feeds = feeds_of(case, sizes)
     sources = sources_of(case.signature())
     assert not isinstance(sources, Refused)

@@ -126,4 +126,5 @@ def test_warps_that_nobody_told_of_are_refused(tmp_path: Path) -> None:
 def test_what_cuda_does_not_take_is_no_map(wrong: TensorMap) -> None:
     with pytest.raises(InternalError, match="does not take"):
         _check_map("step 0", wrong, 2)
-    _check_map("step 0", TensorMap(0, DIMS, (Extent(256),), (64, 64)), 2)
+    for box in ((64, 64), (1, 64)):
+        _check_map("step 0", TensorMap(0, DIMS, (Extent(256),), box), 2)

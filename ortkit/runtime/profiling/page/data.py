@@ -46,7 +46,11 @@ def page_of(profile: Profile, advice: Sequence[Advice] = (), graph_page: str = "
         "kernels": _kernels(profile.kernels),
         "peaks": _peaks(profile.peaks, rows),
         "graph_page": graph_page,
-        "peaks_missing": "the peaks of this machine are not known",
+        "peaks_missing": (
+            "the peaks of this machine are not known"
+            if profile.peaks is None
+            else "no peak was measured for their types"
+        ),
     }
     about = profile.about
     return Page(

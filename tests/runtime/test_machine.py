@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ortkit.comparison import machine
-from ortkit.comparison.machine import LoadWatch, MachineLoad
+from ortkit.runtime import machine
+from ortkit.runtime.machine import LoadWatch, MachineLoad
 
 QUIET = MachineLoad(4, 0.1, 0.1, 0.02, 0.0, "performance")
 
@@ -67,3 +67,17 @@ def test_our_own_children_are_no_others() -> None:
     before = machine._own_seconds()
     subprocess.run([sys.executable, "-c", code], check=True)
     assert machine._own_seconds() - before >= 1
+
+
+def test_a_process_that_is_no_child_is_counted() -> None:
+    spins = "import time\nwhile time.process_time() < 0.2: pass"
+    done = f"{spins}\nprint(flush=True)\ninput()"
+    pipe = subprocess.PIPE
+    with LoadWatch() as watch:
+        child = subprocess.Popen([sys.executable, "-c", done], stdin=pipe, stdout=pipe)
+        assert child.stdout is not None
+        child.stdout.readline()
+        watch.count(child.pid)
+        watch.count(2**22 + 1)  # there is none
+    child.communicate(b"\n")
+    assert watch._counted >= 0.15

@@ -53,11 +53,15 @@ class MachineLoad:
 class LoadWatch:
     """Watches the machine from entering to leaving.
 
-    The processes that the caller starts must have ended, and been waited for, by then.
+    The processes that the caller starts must have ended, and been waited for, by then, or be
+    counted one by one.
     """
+
+    _counted: float
 
     def __enter__(self) -> Self:
         """Begin."""
+        self._counted = 0.0
         self._load = _load_average()
         self._stat = _stat()
         self._own = _own_seconds()
@@ -68,7 +72,16 @@ class LoadWatch:
         """End."""
         self._elapsed = time.monotonic() - self._started
         self._end = _stat()
-        self._own = _own_seconds() - self._own
+        self._own = _own_seconds() - self._own + self._counted
+
+    def count(self, pid: int) -> None:
+        """Count a process as the caller's own that is no child of it, before it ends."""
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return
+        user, system = text.rpartition(")")[2].split()[11:13]
+        self._counted += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def found(self) -> MachineLoad:
         """Return what was seen; to be called after leaving."""

@@ -1,0 +1,30 @@
+"""The family on the page about adding a kernel finds what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from region_models import HEAD, found_by, scope_of
+
+from ortkit.fusion.regions.cost_model import Prediction
+from ortkit.graph.io.text import from_text
+from ortkit.refusal import Refused
+
+PAGE = Path(__file__).parents[2] / "docs" / "add-a-kernel.md"
+
+
+def test_the_family_finds_its_operator() -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+    names = {"epilogue_of": lambda *_: [], "predict": lambda *_: Prediction(9e6, 1e6)}
+    exec(compile(f"from __future__ import annotations\n{program}", PAGE.name, "exec"), names)
+    text = f"""{HEAD} g (float[n, 8] x) => (z) <int64[1] first = {{0}}> {{
+        y = CumSum (x, first)  z = Neg (y) }}"""
+    (taken,) = found_by(names["family"], scope_of(from_text(text)))
+    assert taken.region.kind == "cumsum"
+    assert [node.op_type for node in taken.region.nodes] == ["CumSum"]
+    assert taken.signature is not None
+    (left,) = found_by(
+        names["family"], scope_of(from_text(text)), lambda _: Refused("no kernel for it")
+    )
+    assert (left.signature, left.reason) == (None, "no kernel for it")
