@@ -32,6 +32,10 @@ python_use_unqualified_type_names = True
 #: Pages of the site that are files beside `docs/`.
 COPIES = {"reference/security": "SECURITY.md", "reference/changelog": "CHANGELOG.md"}
 _LINK = re.compile(r"(!?\[(?P<text>[^]]*)\])\((?P<target>[^)\s]+)\)")
+_COLON = "\N{MODIFIER LETTER COLON}"
+_DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+_BOX = re.compile(r"^ +(\w+)\[(\w+): (.+)\]$", re.MULTILINE)
+_ARROW = re.compile(r"^ +(\w+) --> (\w+)$", re.MULTILINE)
 
 
 def on_source_read(_: object, name: str, source: list[str]) -> None:
@@ -42,6 +46,18 @@ def on_source_read(_: object, name: str, source: list[str]) -> None:
         here = ROOT
         source[0] = (ROOT / COPIES[name]).read_text("utf-8")
     source[0] = _LINK.sub(lambda found: link(found, here, folder), source[0])
+    source[0] = _DIAGRAM.sub(table, source[0])
+
+
+def table(diagram: re.Match[str]) -> str:
+    """Return a diagram of packages as a table: the site loads nothing that could draw it."""
+    arrows = _ARROW.findall(diagram[1])
+    names = {key: name for key, name, _ in _BOX.findall(diagram[1])}
+    rows = [
+        f"| `{name}` | {what} | {', '.join(f'`{names[to]}`' for of, to in arrows if of == key)} |"
+        for key, name, what in _BOX.findall(diagram[1])
+    ]
+    return "\n".join(["| package | what it is | imports |", "| --- | --- | --- |", *rows, ""])
 
 
 def link(found: re.Match[str], here: Path, folder: Path) -> str:
@@ -61,13 +77,29 @@ def link(found: re.Match[str], here: Path, folder: Path) -> str:
             target = DOCS / f"{page}.md"
     if not target.is_relative_to(DOCS) or target.is_dir():
         return found["text"]
-    return f"{found[1]}({os.path.relpath(target, folder)}{hash_}{place})"
+    text = found[1]
+    if found["text"].endswith(".md"):
+        text = f"[{title(target)}]"
+    return f"{text}({os.path.relpath(target, folder)}{hash_}{place})"
+
+
+def title(page: Path) -> str:
+    """Return the heading of a page, which says more than the name of its file."""
+    text = ROOT / COPIES.get(str(page.relative_to(DOCS).with_suffix("")), page)
+    return text.read_text("utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def on_attribute(_: object, what: str, *arguments: Any) -> None:
+    """Hide colons: napoleon takes the start of a field's docstring, up to one, for its type."""
+    lines: list[str] = arguments[-1]
+    if what in ("attribute", "property", "data") and lines:
+        lines[0] = lines[0].replace(":", _COLON)
 
 
 def on_docstring(*arguments: Any) -> None:
     """Make `names` of docstrings what reStructuredText calls literals."""
     lines: list[str] = arguments[-1]
-    text = "\n".join(lines)
+    text = "\n".join(lines).replace(_COLON, ":")
     lines[:] = re.sub(r"(?<!`)`([^`]+)`(?!`)(?=(\w)?)", literal, text).split("\n")
 
 
@@ -78,6 +110,7 @@ def literal(found: re.Match[str]) -> str:
 
 def setup(app: Any) -> None:
     """Register what Sphinx calls."""
-    connect: Callable[[str, Callable[..., None]], object] = app.connect
+    connect: Callable[..., object] = app.connect
     connect("source-read", on_source_read)
+    connect("autodoc-process-docstring", on_attribute, priority=100)  # before napoleon
     connect("autodoc-process-docstring", on_docstring)

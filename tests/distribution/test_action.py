@@ -1,4 +1,4 @@
-"""action.yml: each step is run as a script; the container's commands name what there is."""
+"""action.yml: each step is run as a script; other systems are told what ortkit runs on."""
 
 from __future__ import annotations
 
@@ -80,15 +80,6 @@ def test_an_unknown_step_is_a_usage_error(tmp_path: Path) -> None:
     done = run('"$GITHUB_ACTION_PATH/scripts/action" deploy', tmp_path)
     assert done.returncode == 2
     assert done.stderr == "usage: scripts/action install|optimize|verify|compare\n"
-
-
-def test_the_container_copies_what_there_is() -> None:
-    text = (ROOT / "Dockerfile").read_text("utf-8")
-    for source in re.findall(r"^COPY (?!--from)(\S+) ", text, re.MULTILINE):
-        assert (ROOT / source).exists()
-    for command in re.findall(r"^RUN ((?:.*\\\n)*.*)$", text, re.MULTILINE):
-        assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0
-    assert 'ENTRYPOINT ["ortkit"]' in text
 
 
 @pytest.mark.parametrize("system", ["Darwin", "Windows"])

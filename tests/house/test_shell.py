@@ -39,6 +39,7 @@ _SECONDS = re.compile(r"--seconds \d+")
 _INSTALLS = "it installs from the network; scripts/release runs it for the wheel"
 _MEASURES = "it measures for minutes to hours; tests/benches has its parts"
 _WAITS = "it serves until it is stopped; tests/tune/test_runners.py starts both"
+_CASES = "1,884 cases take minutes; tests/provider/test_conformance.py runs them all"
 _GPU = "it needs a GPU"
 #: Why a command is not run: (the name of a page, how the command begins) -> the reason.
 NOT_RUN = {
@@ -47,6 +48,7 @@ NOT_RUN = {
     ("README", "scripts/test"): "it is what runs this test",
     ("docs/getting-started", "pip install "): _INSTALLS,
     ("docs/guides/gpu", "ortkit verify "): _GPU,
+    ("docs/guides/provider", "ortkit provider test "): _CASES,
     ("docs/guides/tuning", "python -m tvm.exec.rpc_"): _WAITS,
     ("docs/guides/tuning", "ortkit tune model.onnx --runner rpc:"): _WAITS,
     ("docs/guides/tuning", "scripts/tune-defaults "): _MEASURES,
@@ -148,7 +150,7 @@ from tvm import te
 
 
 @ortkit.custom_op("mine::MyOp", version=1)
-def my_op(x: ortkit.Float32["m", "k"], w: ortkit.Float32["k", "n"]) -> ortkit.Float32["m", "n"]:
+def my_op(x: ortkit.Float32["m k"], w: ortkit.Float32["k n"]) -> ortkit.Float32["m n"]:
     return x @ w
 
 
@@ -160,12 +162,11 @@ def my_op_te(x, w):
     )
 """
 
-#: What lies in the folder of a page that takes seconds, and of others, which take up to a minute.
+#: What makes the folder of a page: of those that take a second or two, and of the others.
 QUICK: dict[str, Callable[[Path], None]] = {
     "docs/guides/deploy": deploy,
     "docs/reference/cli": fish,
     "docs/sessions": nothing,
-    "docs/sessions/profile_html": profiles,
     "models/README": nothing,
 }
 SLOW: dict[str, Callable[[Path], None]] = {
@@ -178,6 +179,7 @@ SLOW: dict[str, Callable[[Path], None]] = {
     "docs/guides/tuning": ops,
     "docs/reference/model_page": two_models,
     "docs/sessions/nodes": bert,
+    "docs/sessions/profile_html": profiles,
 }
 
 
@@ -242,8 +244,7 @@ def check(page: str, setup: Callable[[Path], None], folder: Path) -> None:
         assert done.returncode in expected, f"$ {command}\n{done.stdout}{done.stderr}"
 
 
-# Each command is a process of its own: the drawn page takes up to 10 s.
-@pytest.mark.sampled(1)
+# Each command is a process of its own, and one page compiles C++: 4 s for all pages.
 @pytest.mark.parametrize("page", QUICK)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     check(page, QUICK[page], tmp_path)

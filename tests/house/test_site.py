@@ -125,4 +125,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "OptimizeOptions" in (tmp_path / "reference" / "python.html").read_text("utf-8")
+    api = (tmp_path / "reference" / "python.html").read_text("utf-8")
+    assert "OptimizeOptions" in api
+    assert "Type<span" not in api, "the start of a docstring was taken for a type"
+    assert "flowchart" not in (tmp_path / "architecture.html").read_text("utf-8")
