@@ -111,8 +111,9 @@ def _is_pattern(array: np.ndarray) -> bool:
 
 def _is_in(array: np.ndarray, half: ir.DataType) -> bool:
     first, rest = array.reshape(-1)[:_FIRST], array.reshape(-1)[_FIRST:]
-    return all((each.astype(half.numpy()).astype(np.float32) == each).all()
-               for each in (first, rest))  # fmt: skip
+    with np.errstate(over="ignore"):  # a sentinel that becomes infinite is none of its values
+        return all((each.astype(half.numpy()).astype(np.float32) == each).all()
+                   for each in (first, rest))  # fmt: skip
 
 
 #: Most weights that were not rounded show it in their first numbers.
