@@ -46,6 +46,11 @@ class Worker:
         require_onnxruntime()
         self._held = IsolatedObject(HeldSession, None, imports=imports or IMPORTS)
 
+    @classmethod
+    def for_plan(cls, plan: SessionPlan) -> Self:
+        """Start a process that can import the ONNX Runtime of a plan."""
+        return cls(None if plan.onnxruntime is None else "nothing")
+
     def __enter__(self) -> Self:
         return self
 
