@@ -204,7 +204,7 @@ def _show_outputs(batch: BatchResult) -> None:
         lines += [
             f"row {result.row.number}     output {each.judged.name!r}: {each.judged.reason}"
             for each in worst
-            if not each.judged.equal
+            if not each.judged.equal or each.judged.is_inconclusive
         ]
     if rows:
         columns = ("row", "output", "type", "max abs", "max rel", "epsilons", "allowed", "cosine",
@@ -239,7 +239,7 @@ def _output(result: RowResult, each: OutputDifference) -> tuple[object, ...]:
         f"{judged.allowed_eps:.4g}",
         None if apart is None or apart.cosine is None else f"{apart.cosine:.9f}",
         judged.near_ties or None,
-        "yes" if judged.equal else "no",
+        "no" if not judged.equal else "not known" if judged.is_inconclusive else "yes",
     )
 
 
