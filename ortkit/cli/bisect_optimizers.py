@@ -39,7 +39,7 @@ def run_optimizers(arguments: argparse.Namespace) -> int:
             onnxruntime=installed[0][0] if installed else None,
             inputs=arguments.inputs,
             shapes=sizes(arguments.shape),
-            schedule=None if arguments.no_timing else Schedule(arguments.seconds, processes=2),
+            schedule=None if arguments.no_timing else Schedule(arguments.seconds),
             trust=arguments.trust,
             progress=progress,
         )

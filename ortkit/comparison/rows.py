@@ -44,8 +44,8 @@ def make_rows(
     """Return every combination; each is compared with one that differs in one thing only.
 
     A model is compared with the first model under the same setting. The first model is compared
-    with itself on the first provider, there with itself at the first number of threads, there with
-    itself at the first level of optimizations, and there with itself in the first ONNX Runtime.
+    with itself on the first provider, and there at the first number of threads. There it is
+    compared at the first level of optimizations, and there in the first ONNX Runtime.
 
     Raises:
         UserError: Nothing is named, or something is named twice.

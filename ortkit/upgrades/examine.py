@@ -26,8 +26,11 @@ def examine(folder: Path | None) -> Installation | str:
     return str(found) if isinstance(found, Ended) else found
 
 
-def _examined(folder: Path | None) -> Installation:
-    ort = onnxruntime_in(folder)
+def _examined(folder: Path | None) -> Installation | str:
+    try:
+        ort = onnxruntime_in(folder)
+    except Exception as error:  # noqa: BLE001  whatever stops it is the answer
+        return " ".join(str(error).split()) or type(error).__name__
     native = ort.capi._pybind_state.__file__ or ""
     libraries = sorted(Path(native).parent.glob("onnxruntime_pybind11_state*"))
     return Installation(

@@ -1,7 +1,7 @@
 """Which of ONNX Runtime's own graph optimizers changes what a model computes, or slows it down.
 
 The search has every optimizer of the level off and switches them on in the order in which they
-run, as disabling a single one lets others match what it would have taken.
+run. Disabling a single one lets others match what it would have taken.
 """
 
 from __future__ import annotations

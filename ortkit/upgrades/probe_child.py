@@ -12,7 +12,7 @@ from typing import Literal
 
 from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.ort import onnxruntime_in, preload_onnxruntime
-from ortkit.runtime.workers.child import HeldSession
+from ortkit.runtime.workers.worker import HeldSession
 from ortkit.upgrades.names import Applied, applied
 
 #: Most of the time of a small job would be spent on importing it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -39,9 +40,14 @@ class Tried:
         return {
             "outcome": self.outcome,
             "reason": self.reason,
-            "max_error_eps": self.max_error_eps,
+            "max_error_eps": _finite(self.max_error_eps),
             "median_ms": self.median_ms,
         }
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a number as JSON has it: None for an infinite one."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ IsBad: TypeAlias = Callable[[Collection[str]], bool]
 def first_bad(order: Sequence[str], off: Collection[str], is_bad: IsBad) -> str:
     """Return the name that, added to those before it, makes things wrong.
 
-    The answer is exact for a search in which things may become right again with later names: with
-    the names before it alone all is well, with it also on it is not.
+    Later names may make things right again: with the names before the answer all is well, and with
+    the answer also on it is not.
 
     Args:
         order: The names to look at. With all of them off things are right, with all on wrong.

@@ -12,9 +12,10 @@ from ortkit.isolation.run import Imports, IsolatedObject
 from ortkit.runtime.opening import SessionPlan as SessionPlan
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.workers.child import ConcurrentRuns as ConcurrentRuns
-from ortkit.runtime.workers.child import HeldSession, Usage
+from ortkit.runtime.workers.child import HeldSession as HeldSession
 from ortkit.runtime.workers.child import Loaded as Loaded
 from ortkit.runtime.workers.child import Turn as Turn
+from ortkit.runtime.workers.child import Usage
 
 #: What a process has imported at first: its memory is what the model takes.
 IMPORTS: Imports = "nothing"
