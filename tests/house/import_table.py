@@ -76,6 +76,7 @@ MAY_IMPORT = {
     "graph/shapes": "graph graph/shapes/rules graph/symbolic operators",
     "graph/shapes/rules": "graph graph/symbolic operators",
     "graph/symbolic": "",
+    "integrations": "graph/* kernels optimization runtime",
     "isolation": "",
     "kernels": "kernels/build targets",
     "kernels/build": "isolation kernels kernels/link kernels/tuning targets",

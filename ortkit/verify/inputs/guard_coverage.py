@@ -69,10 +69,10 @@ class GuardCoverage:
         parts = []
         if self.guards:
             met = self.guards - len(self.missed)
-            parts.append(f"{met} of {self.guards} met on both sides")
+            parts.append(f"{met} of {self.guards} seen true and false")
         if self.in_bodies:
             parts.append(f"{self.in_bodies} in bodies not measured")
-        return f"guards: {', '.join(parts)}" if parts else ""
+        return f"conditions: {', '.join(parts)}" if parts else ""
 
     def to_json(self) -> dict[str, object]:
         """Return the fields, as JSON's types."""
