@@ -88,7 +88,7 @@ MAY_IMPORT = {
     "kernels/triton": "kernels kernels/build kernels/region targets",
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
-    "measure": "graph/* isolation kernels/* runtime/* targets verify/*",
+    "measure": "graph/* isolation kernels/* operators runtime/* targets verify/*",
     "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",
@@ -128,7 +128,7 @@ MAY_IMPORT = {
         " verify/lowered"
     ),
     "verify/inputs": "graph/* operators verify",
-    "verify/kernels": "graph/* isolation kernels/* runtime targets verify verify/inputs",
+    "verify/kernels": "graph/* isolation kernels/* operators runtime targets verify verify/inputs",
     "verify/lowered": "graph operators verify verify/inputs",
 }
 
