@@ -49,6 +49,7 @@ RUN_BY = {
     ("guides/gpu", "python"): _GUIDES,
     ("guides/gpu", "sh"): _SHELL,
     ("guides/integrations", "python"): _HERE,
+    ("guides/integrations/triton", "sh"): _SHELL,
     ("guides/llm", "console"): _GUIDES,
     ("guides/llm", "python"): "tests/genai/test_genai_guide.py",
     ("guides/llm", "sh"): _SHELL,
