@@ -10,6 +10,7 @@ import onnx
 from ortkit.kernels.layouts.conv_filters import Sizes, by_channel
 from ortkit.kernels.layouts.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.sizes import known
 from ortkit.refusal import Refused
 
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
@@ -26,6 +27,11 @@ class Window:
     dilations: tuple[int, int]
     pads: tuple[int, int, int, int]
     """Top, left, bottom, right."""
+
+    @property
+    def taps(self) -> int:
+        """How many numbers of a channel it looks at."""
+        return self.kernel[0] * self.kernel[1]
 
     @property
     def is_point(self) -> bool:
@@ -87,9 +93,12 @@ class Convolution:
     @property
     def channels(self) -> int:
         """How many the result has."""
-        channels = self.output.shape[3]
-        assert isinstance(channels, int)
-        return channels
+        return known(self.output.shape[3:])[0]
+
+    @property
+    def depth(self) -> int:
+        """How many x has."""
+        return known((self.input.shape[1 if self.planar else 3],))[0]
 
 
 def read_convolution(
@@ -196,8 +205,11 @@ def window_of(conv: onnx.NodeProto) -> Window | Refused:
 
 
 def packed_weight(
-    conv: Convolution, channels: int, layout: Callable[[Sizes], Prepack] = by_channel
+    conv: Convolution, layout: Callable[[Sizes], Prepack] = by_channel, channels: int = 0
 ) -> int | None:
-    """Return the input that a convolution's weight, of `channels`, is packed in; None for none."""
-    kernel = conv.window.kernel
-    return conv.body.packed(conv.weight_value, layout((conv.channels, channels, *kernel)))
+    """Return the input that a convolution's weight is packed in; None for none.
+
+    It reads all channels of x, or so many.
+    """
+    sizes = conv.channels, channels or conv.depth, *conv.window.kernel
+    return conv.body.packed(conv.weight_value, layout(sizes))

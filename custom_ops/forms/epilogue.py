@@ -54,6 +54,11 @@ class Epilogue:
         """The cost of one element in simple vector operations."""
         return sum(POINTWISE_OPS[step.op_type].flops for step in self.steps)
 
+    @property
+    def picoseconds(self) -> int:
+        """The time of one element: a simple vector operation takes 1/32 ns, on x86-64-v4."""
+        return self.flops * 31
+
     def write(self, e: Emitter, result: Expr, extras: Sequence[Expr]) -> Expr:
         """Emit all steps on the lanes of a vector loop and return the last one's value."""
         values = self.values(e, result, extras)

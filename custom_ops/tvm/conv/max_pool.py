@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.region.dtypes import load, memory_dtype
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import extent_of, product
+from ortkit.kernels.sizes import extent_of, known, product
 from ortkit.refusal import Refused
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
@@ -45,20 +45,16 @@ class MaxPool:
 
     @property
     def _image(self) -> tuple[int, int, int]:
-        height, width, channels = self.signature.inputs[0].shape[1:]
-        assert isinstance(height, int)
-        assert isinstance(width, int)
-        assert isinstance(channels, int)
+        height, width, channels = known(self.signature.inputs[0].shape[1:])
         return height, width, channels
 
     def launch(self, level: str) -> Launch:
         """Units are rows of the result."""
         del level
         batch, height, *row = self.signature.outputs[0].shape
-        taps = self.window.kernel[0] * self.window.kernel[1]
         points = product(extent_of(size) for size in row)
         units = (extent_of(batch), extent_of(height))
-        return Launch(units, points, taps * _PICOSECONDS_PER_TAP, ())
+        return Launch(units, points, self.window.taps * _PICOSECONDS_PER_TAP, ())
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ortkit.kernels.region.dtypes import bits_of, memory_dtype
 from ortkit.kernels.signature import RegionSignature
@@ -13,6 +14,7 @@ from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
 
 from .registers import VECTOR
 
+Size = TypeVar("Size")
 # Bytes of a line of the cache.
 _LINE = 64
 
@@ -69,6 +71,19 @@ class TileEmitter(Emitter):
                 body(self.share(number * self.i64(VECTOR)), VECTOR)
         for start, width in parts(count % VECTOR):
             body(self.i64(full * VECTOR + start), width)
+
+    def last_apart(
+        self, number: Expr, count: int, whole: Size, last: Size, emit: Callable[[Size], None]
+    ) -> None:
+        """Emit number `number` of `count`, of which all but the last are `whole`."""
+        if count == 1 or whole == last:
+            emit(last)
+            return
+        with self.block() as wide:
+            emit(whole)
+        with self.block() as rest:
+            emit(last)
+        self.branch(number < self.i64(count - 1), wide, rest)
 
     def when(self, condition: Expr, then: list[Expr]) -> None:
         """Emit a collected block that runs on a condition."""
