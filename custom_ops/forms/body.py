@@ -85,9 +85,10 @@ class Body:
             return None
         return str(node.input[0])
 
-    def input_through(self, name: str, *permutations: tuple[int, ...]) -> int | None:
-        """Return the number of the input that `name` is a Transpose of."""
-        source = self.transposed(name, *permutations)
+    def input_through(self, name: str, *permutations: tuple[int, ...] | None) -> int | None:
+        """Return the number of the input that `name` is a Transpose of; None among them: is."""
+        turned = [each for each in permutations if each is not None]
+        source = self.transposed(name, *turned) if len(turned) == len(permutations) else name
         return None if source is None else self.inputs.get(source)
 
     def packed(self, name: str, layout: Prepack) -> int | None:

@@ -11,7 +11,7 @@ from ortkit.kernels.layouts.conv_filters import Sizes, by_channel
 from ortkit.kernels.layouts.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import known
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
 from .epilogue import Epilogue, read_epilogue
@@ -101,6 +101,7 @@ class Convolution:
         return known((self.input.shape[1 if self.planar else 3],))[0]
 
 
+@refusals
 def read_convolution(
     signature: RegionSignature, own: str = "float32"
 ) -> Convolution | Refused | None:
@@ -122,19 +123,13 @@ def read_convolution(
         return Refused("a convolution whose result is not NHWC")
     if refused := unfit(signature, ("float32", "bfloat16") if own == "float32" else (own,)):
         return refused
-    epilogue = read_epilogue(body, conv.output[0], result, own)
-    if isinstance(epilogue, Refused):
-        return epilogue
-    source = _source(body, conv.input[0], own)
-    if isinstance(source, Refused):
-        return source
+    epilogue = needed(read_epilogue(body, conv.output[0], result, own))
+    source = needed(_source(body, conv.input[0], own))
     x, planar, gate = source
     bias = body.inputs.get(conv.input[2]) if len(conv.input) > 2 else None
     if len(conv.input) > 2 and bias is None:
         return Refused("a convolution whose bias is computed")
-    window = window_of(conv)
-    if isinstance(window, Refused):
-        return window
+    window = needed(window_of(conv))
     found = Convolution(
         body, x, planar, gate, str(conv.input[1]), bias, integer(conv, "group", 1), window,
         epilogue, result,

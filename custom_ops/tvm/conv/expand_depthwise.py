@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, known
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.conv import Convolution, packed_weight, unfit, window_of
@@ -193,6 +193,7 @@ class _Unit:
         Row(e, applied, Source(self.ring, pitch, place, taps), to).emit()
 
 
+@refusals
 def match(signature: RegionSignature) -> ExpandDepthwise | Refused | None:
     """Return the region as the two convolutions; None if it is something else."""
     body = Body(signature)
@@ -204,19 +205,13 @@ def match(signature: RegionSignature) -> ExpandDepthwise | Refused | None:
     first, second = convs
     x = body.input_through(first.input[0], TO_NCHW)
     result = body.transposed(body.function.output[0], TO_NHWC)
-    windows = window_of(first), window_of(second)
+    windows = needed(window_of(first)), needed(window_of(second))
     if x is None or result is None or len(signature.inputs[x].shape) != 4:
         return Refused("two convolutions that are not of NHWC")
-    if isinstance(windows[0], Refused) or isinstance(windows[1], Refused):
-        return Refused("two convolutions with windows that are not stated")
     if not windows[0].is_point:
         return Refused("two convolutions the first of which is not 1x1")
-    inner = read_epilogue(body, first.output[0], second.input[0])
-    outer = read_epilogue(body, second.output[0], result)
-    if isinstance(inner, Refused):
-        return inner
-    if isinstance(outer, Refused):
-        return outer
+    inner = needed(read_epilogue(body, first.output[0], second.input[0]))
+    outer = needed(read_epilogue(body, second.output[0], result))
     biases = [body.inputs.get(conv.input[2]) if len(conv.input) > 2 else None for conv in convs]
     if any(len(conv.input) > 2 and bias is None for conv, bias in zip(convs, biases, strict=True)):
         return Refused("a convolution whose bias is computed")
@@ -250,9 +245,6 @@ def _checked(expand: Convolution, filtered: Convolution) -> ExpandDepthwise | Re
     ):
         return Refused("a bias of another size than the number of channels")
     weight = packed_weight(expand)
-    depthwise = depthwise_of(filtered, expand.channels)
     if weight is None:
         return Refused("a weight that is not packed")
-    if isinstance(depthwise, Refused):
-        return depthwise
-    return ExpandDepthwise(expand, weight, depthwise)
+    return ExpandDepthwise(expand, weight, needed(depthwise_of(filtered, expand.channels)))

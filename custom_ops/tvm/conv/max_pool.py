@@ -9,7 +9,7 @@ from ortkit.kernels.backend import Launch
 from ortkit.kernels.region.dtypes import load, memory_dtype
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, known, product
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.conv import Window, window_of
@@ -132,6 +132,7 @@ class MaxPool:
             e.store(y, value, to + lane)
 
 
+@refusals
 def match(signature: RegionSignature) -> MaxPool | Refused | None:
     """Return the region as a pooling of NHWC; None if it is something else."""
     body = Body(signature)
@@ -149,9 +150,7 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
         return None
     if len(pool.output) > 1 or integer(pool, "storage_order", 0):
         return Refused("a pooling that gives places too")
-    window = window_of(pool)
-    if isinstance(window, Refused):
-        return window
+    window = needed(window_of(pool))
     if len(given.shape) != 4 or not all(isinstance(size, int) for size in given.shape[1:]):
         return Refused("a pooling of images whose size is not known")
     if 0 in (*given.shape, *made.shape) or min(*window.strides, *window.dilations) < 1:

@@ -17,7 +17,7 @@ from ortkit.kernels.layouts.fp32_panels import layout
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, known, product
 from ortkit.kernels.tvm.emit import NEAR, NEAREST
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import Body
 from ...forms.epilogue import Epilogue, read_epilogue
@@ -257,6 +257,7 @@ class _Writer:
             )  # fmt: skip
 
 
+@refusals
 def match(signature: RegionSignature) -> Product | Refused | None:
     """Return the region as a product with a packed matrix; None if it is something else."""
     body = Body(signature)
@@ -281,9 +282,7 @@ def match(signature: RegionSignature) -> Product | Refused | None:
         ):
             start, bias = each.output[0], number
             break
-    epilogue = read_epilogue(body, start, body.function.output[0])
-    if isinstance(epilogue, Refused):
-        return epilogue
+    epilogue = needed(read_epilogue(body, start, body.function.output[0]))
     return Product(signature, x, weight, bias, epilogue)
 
 
