@@ -204,7 +204,7 @@ def packed_weight(
 ) -> int | None:
     """Return the input that a convolution's weight is packed in; None for none.
 
-    It reads all channels of x, or so many.
+    It reads all channels of x, or `channels` of them.
     """
     sizes = conv.channels, channels or conv.depth, *conv.window.kernel
     return conv.body.packed(conv.weight_value, layout(sizes))
