@@ -12,10 +12,10 @@ from math import prod
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv.cost import APPLIED
 from ortkit.fusion.conv.finder import BlockFinder
 from ortkit.fusion.regions.cost_model import CostModel, Prediction, nominal
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS, ORT_NS
 from ortkit.fusion.regions.search import Search
 from ortkit.kernels.tuning.calibration import load_calibration
@@ -68,7 +68,7 @@ def _predict(scope: Scope, nodes: tuple[ir.Node, ...]) -> Prediction:
     after = calibration.kernel_ns + made * prod(others) / ours
     for number, node in enumerate(epilogue):
         # An activation right behind it is a part of its node.
-        if number or node.op_type not in APPLIED:
+        if number or node.op_type not in RUNTIME_APPLIES:
             before += calibration.node_ns + made * ORT_NS.get(node.op_type, ARITHMETIC_NS)
         after += made * CostModel.operations(node) * calibration.operation_ns
     return Prediction(before, after)
