@@ -12,6 +12,7 @@ from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.refusal import Refused, needed, refusals
 
 from ..tvm.tile.registers import VECTOR
+from . import attention_cuda
 from .body import Body, integer
 from .gemm_bf16_operands import BFLOAT16, FLOAT, source_of_cast
 
@@ -26,30 +27,14 @@ _ATTRIBUTES = frozenset(
 
 
 @dataclass(frozen=True)
-class Heads:
+class Heads(attention_cuda.Heads):
     """Q, K or V: heads of rows, in one of the region's inputs.
 
     Args:
-        tensor: The input, [batch, length, columns] or, stacked, [batch, heads, length, width].
-        stacked: Whether every head lies for itself.
-        heads: How many there are.
-        width: Of one row of one head.
-        batch: The number of samples.
-        length: The number of rows.
-        pitch: Elements from a row to the next.
-        first: The column where the first head begins.
         bias: The input float32 [N] that is added to every row, and its column of `first`.
         is_rounded: Whether its elements are rounded to bfloat16, or are bfloat16.
     """
 
-    tensor: int
-    stacked: bool
-    heads: int
-    width: int
-    batch: Extent
-    length: Extent
-    pitch: int
-    first: int = 0
     bias: tuple[int, int] | None = None
     is_rounded: bool = False
 
@@ -243,25 +228,13 @@ def _read_columns(body: Body, name: str) -> _Columns | Refused:
 @refusals
 def _read_part(body: Body, split: onnx.NodeProto, name: str) -> _Columns | Refused:
     whole = needed(_read_columns(body, split.input[0]))
-    sizes = _sizes(body, split, whole.count)
+    sizes = body.split_sizes(split, whole.count)
     if integer(split, "axis", 0) not in (2, -1) or sizes is None:
         return Refused("attention of parts that are no known columns")
     part = list(split.output).index(name)
     start = sum(sizes[:part])
     bias = None if whole.bias is None else (whole.bias[0], whole.bias[1] + start)
     return replace(whole, first=whole.first + start, count=sizes[part], bias=bias)
-
-
-def _sizes(body: Body, split: onnx.NodeProto, count: int) -> list[int] | None:
-    if len(split.input) > 1 and split.input[1]:
-        told = body.constant(split.input[1])
-        sizes = [] if told is None else [int(size) for size in told.flat]
-    else:
-        each = -(-count // len(split.output))
-        sizes = [each] * (len(split.output) - 1)
-        sizes.append(count - sum(sizes))
-    is_whole = len(sizes) == len(split.output) and sum(sizes) == count and min(sizes) >= 0
-    return sizes if is_whole else None
 
 
 @refusals

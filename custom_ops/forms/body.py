@@ -78,6 +78,18 @@ class Body:
         axes = self.constant(node.input[1])
         return () if axes is None else tuple(int(axis) for axis in axes.flat)
 
+    def split_sizes(self, split: onnx.NodeProto, count: int) -> list[int] | None:
+        """Return the sizes of the parts of a Split of `count`; None if they are not known."""
+        if len(split.input) > 1 and split.input[1]:
+            told = self.constant(split.input[1])
+            sizes = [] if told is None else [int(size) for size in told.flat]
+        else:
+            each = -(-count // len(split.output))
+            sizes = [each] * (len(split.output) - 1)
+            sizes.append(count - sum(sizes))
+        is_whole = len(sizes) == len(split.output) and sum(sizes) == count and min(sizes) >= 0
+        return sizes if is_whole else None
+
     def transposed(self, name: str, *permutations: tuple[int, ...]) -> str | None:
         """Return what `name` is a Transpose of, by one of these permutations."""
         node = self.producer(name, "Transpose")

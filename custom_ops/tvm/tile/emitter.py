@@ -24,13 +24,29 @@ class TileEmitter(Emitter):
     """One kernel over whole tensors and a range of units."""
 
     symbols: dict[str, Expr] = field(default_factory=dict)
+    dtypes: list[str] = field(default_factory=list)
+    """Of the tensors, inputs first."""
+
+    @property
+    def llvm(self) -> tuple[str, ...]:
+        """Modules of LLVM with functions that the kernel calls."""
+        return ()
+
+    def function(self) -> Expr:
+        """Return the finished function, with what it calls."""
+        from tvm.ir import StringImm
+
+        made = super().function()
+        for text in self.llvm:
+            body = self.tir.AttrStmt(self.i32(0), "pragma_import_llvm", StringImm(text), made.body)
+            made = made.with_body(body)
+        return made
 
     def parameters(self, signature: RegionSignature) -> tuple[list[Buffer], Expr, Expr]:
         """Add the kernel's parameters: the tensors, the first unit and the one after the last."""
         tensors = (*signature.inputs, *signature.outputs)
-        buffers = [
-            self.pointer(f"p{i}", memory_dtype(tensor.dtype)) for i, tensor in enumerate(tensors)
-        ]
+        self.dtypes = [tensor.dtype for tensor in tensors]
+        buffers = [self.pointer(f"p{i}", memory_dtype(t)) for i, t in enumerate(self.dtypes)]
         for index, symbol in enumerate(symbols_of(tensors)):
             self.symbols[symbol] = self.size(f"s{index}")
         return buffers, self.size("begin"), self.size("end")
