@@ -90,6 +90,7 @@ MAY_IMPORT = {
     "kernels/tvm": "kernels kernels/region targets",
     "measure": "graph/* isolation kernels/* operators runtime/* targets verify/*",
     "mlserver": "integrations",
+    "olive": "integrations",
     "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",
