@@ -13,9 +13,7 @@ import onnx_ir as ir
 
 from ortkit.errors import UserError
 from ortkit.graph.analysis.summary import Summary
-from ortkit.graph.check.tensors import bytes_of
 from ortkit.graph.io.atomic import Draft
-from ortkit.graph.io.encode import initializers_of
 from ortkit.graph.io.open import ModelSource, open_model
 from ortkit.graph.io.save import save_model
 from ortkit.kernels.metadata import (
@@ -143,10 +141,8 @@ class Optimized:
 
     def _has_large_weights(self) -> bool:
         """Say whether sessions on the host gain by weights that they can map."""
-        if not traits_of(self.report.target).is_host:
-            return False
-        tensors = (tensor for _, tensor in initializers_of(self.model.graph))
-        return sum(bytes_of(each.dtype, each.size) for each in tensors) >= _PACKED_FROM_BYTES
+        is_large = Summary.of(self.model).weight_bytes >= _PACKED_FROM_BYTES
+        return is_large and traits_of(self.report.target).is_host
 
     def _state_origin(self, path: Path, embed: bool) -> None:
         """Say in the model's metadata who made it and which library belongs to it; trust that.
