@@ -165,6 +165,7 @@ def my_op_te(x, w):
 #: What makes the folder of a page: of those that take a second or two, and of the others.
 QUICK: dict[str, Callable[[Path], None]] = {
     "docs/guides/deploy": deploy,
+    "docs/guides/integrations/triton": optimized,
     "docs/reference/cli": fish,
     "docs/sessions": nothing,
     "models/README": nothing,
