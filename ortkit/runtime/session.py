@@ -339,19 +339,12 @@ class Session:
             UserError: The session does not run on the CPU alone, or a number makes no sense.
             RunError: A session as this one cannot be made or run in another process.
         """
-        from ortkit.runtime.advice.of_session import advise_session
+        from ortkit.runtime.advice.of_source import advise_source
         from ortkit.runtime.advice.use import Use
 
-        return advise_session(self, feeds, Use(callers, sessions, goal, seconds))
-
-    def read_feeds(self, feeds: Given) -> dict[str, object]:
-        """Return feeds as arrays and `OrtValue`s by name, checked against the model's inputs.
-
-        Raises:
-            UserError: They do not fit, or the session is closed.
-        """
         self._check_open()
-        return self._reader.read(feeds)
+        use = Use(callers, sessions, goal, seconds)
+        return advise_source(self._model, self.settings, self._reader.read(feeds), use)
 
     @property
     def source(self) -> ModelSource | Saveable:

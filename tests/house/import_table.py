@@ -112,7 +112,7 @@ MAY_IMPORT = {
     ),
     "rewrite": "graph/* targets",
     "runtime": "graph/* kernels operators",
-    "runtime/advice": "runtime runtime/workers",
+    "runtime/advice": "graph/io runtime runtime/workers",
     "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling/trace",
     "runtime/profiling": (
         "graph/* kernels/* operators runtime runtime/profiling/trace runtime/workers"
@@ -178,7 +178,7 @@ FACE = {
     "page/graph": "build compared document write",
     "provider/conformance": "cases conform subject verdict",
     "provider/own": "ahead building failures",
-    "runtime/advice": "advise result use",
+    "runtime/advice": "advise of_source result use",
     "runtime/memory": "arena_options node_table nodes point point_child",
     "runtime/profiling": (
         "advice cuda_activity diff diff_match diff_models diff_saved model_runs peaks perfetto"
