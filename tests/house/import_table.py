@@ -89,6 +89,7 @@ MAY_IMPORT = {
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
     "measure": "graph/* isolation kernels/* operators runtime/* targets verify/*",
+    "mlserver": "integrations",
     "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",
@@ -110,6 +111,7 @@ MAY_IMPORT = {
         "fusion/* graph/* isolation kernels/* measure passes provider rewrite runtime targets"
         " verify/*"
     ),
+    "ray_serve": "integrations",
     "rewrite": "graph/* targets",
     "runtime": "graph/* kernels operators",
     "runtime/advice": "graph/io runtime runtime/workers",

@@ -28,6 +28,7 @@ _SESSIONS = "tests/house/test_sessions_doc.py"
 _OPS = "tests/extend/test_custom_ops_doc.py"
 _PROVIDERS = "tests/provider/test_python_doc.py"
 _DEPLOY = "tests/native/test_deploy_guide.py"
+_SERVERS = "tests/integrations/test_server_guides.py"
 #: The test that runs what a page has of a language.
 RUN_BY = {
     ("add-a-kernel", "python"): "tests/fusion/test_add_a_kernel.py",
@@ -48,6 +49,11 @@ RUN_BY = {
     ("guides/gpu", "python"): _GUIDES,
     ("guides/gpu", "sh"): _SHELL,
     ("guides/integrations", "python"): _HERE,
+    ("guides/integrations/mlserver", "json"): _SERVERS,
+    ("guides/integrations/mlserver", "python"): _SERVERS,
+    ("guides/integrations/mlserver", "sh"): _SERVERS,
+    ("guides/integrations/ray-serve", "python"): _SERVERS,
+    ("guides/integrations/ray-serve", "sh"): _SHELL,
     ("guides/integrations/triton", "sh"): _SHELL,
     ("guides/llm", "console"): _GUIDES,
     ("guides/llm", "python"): "tests/genai/test_genai_guide.py",

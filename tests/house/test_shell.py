@@ -47,6 +47,8 @@ NOT_RUN = {
     ("README", "scripts/demo"): "it makes an environment; scripts/release runs the demo",
     ("docs/getting-started", "pip install "): _INSTALLS,
     ("docs/guides/gpu", "ortkit verify "): _GPU,
+    ("docs/guides/integrations/mlserver", "pip install "): _INSTALLS,
+    ("docs/guides/integrations/ray-serve", "pip install "): _INSTALLS,
     ("docs/guides/provider", "ortkit provider test "): _CASES,
     ("docs/guides/tuning", "python -m tvm.exec.rpc_"): _WAITS,
     ("docs/guides/tuning", "ortkit tune model.onnx --runner rpc:"): _WAITS,
