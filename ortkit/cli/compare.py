@@ -54,17 +54,14 @@ def add_arguments(parser: Parser) -> None:
         help="align intermediate values and name the first node that diverges")  # fmt: skip
     add("--repro", type=Path, metavar="FOLDER",
         help="with --nodes: write the diverging node as models and inputs here")  # fmt: skip
-<<<<<<< HEAD
+    add("--fail-slower", type=float, metavar="PCT",
+        help="exit 1 if a row is slower by more than this, beyond the noise")  # fmt: skip
     add("--advise", action="store_true",
         help="measure which threads and memory settings suit a use of one model")  # fmt: skip
     add("--sessions", type=int, default=1, metavar="N",
         help="with --advise: processes at a time, each with a session (default: 1)")  # fmt: skip
     add("--goal", choices=("latency", "throughput"), default="latency",
         help="with --advise: the 95th percentile (default), or runs a second")  # fmt: skip
-=======
-    add("--fail-slower", type=float, metavar="PCT",
-        help="exit 1 if a row is slower by more than this, beyond the noise")  # fmt: skip
->>>>>>> main
     add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 

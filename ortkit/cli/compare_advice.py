@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 #: Flags of comparisons that settings are not advised for, and their defaults.
 _OTHERS = {
     "threads": "0", "batch": "", "rounds": 0, "nodes": False, "repro": None, "processes": 3,
-    "optimizations": "all", "precision": "fp32", "target": "cpu",
+    "optimizations": "all", "precision": "fp32", "target": "cpu", "onnxruntime": "",
+    "install": False, "fail_slower": None,
 }  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def run_advise(arguments: argparse.Namespace) -> int:
         raise UserError("is about one model", where="--advise", fix="name one")
     for name, default in _OTHERS.items():
         if getattr(arguments, name) != default:
-            flag = f"--{name}"
+            flag = f"--{name.replace('_', '-')}"
             raise UserError("does not go with --advise", where=flag, fix="leave it out")
     callers = numbers(arguments.concurrency or "1", "--concurrency")
     if len(callers) != 1:

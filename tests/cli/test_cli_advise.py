@@ -41,6 +41,8 @@ def test_its_document(call: Call, folder: Path) -> None:
     ("flags", "message"),
     [
         (("--advise", "--nodes"), "--nodes: does not go with --advise"),
+        (("--advise", "--fail-slower", "5"), "--fail-slower: does not go with --advise"),
+        (("--advise", "--onnxruntime", "1.24.4"), "--onnxruntime: does not go with --advise"),
         (("--advise", "--threads", "1,2"), "--threads: does not go with --advise"),
         (("--advise", "--target", "cuda"), "--target: does not go with --advise"),
         (("--advise", "--concurrency", "1,2"), "--concurrency: is one number"),
