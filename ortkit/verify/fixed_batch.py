@@ -1,7 +1,7 @@
 """Models with a fixed batch: verified on a few rows where each row is computed on its own.
 
 The time of a verification does not grow with the batch then, but for kernels that are made for
-it: these run once with all rows.
+it: these run once with all rows, beside what the original gave for few.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch
 from ortkit.graph.batch.place import Mixed
 from ortkit.graph.inline import inline_functions
 from ortkit.graph.io.open import open_model
+from ortkit.verify.repeated import RepeatedVerifier, row_axes
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 
@@ -69,6 +70,8 @@ class BatchVerifier:
         self._cut = found if isinstance(found, Cut) else None
         self._rows: Verifier | None = None
         self._whole: dict[int, Verifier] = {}
+        self._axes = None if self._cut is None else row_axes(model, self._cut)
+        self._repeated: RepeatedVerifier | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -120,7 +123,7 @@ class BatchVerifier:
         found = replace(found, batch=text, has_run=False)
         if not found.is_good or library is None:
             return replace(found, reason=f"{found.reason}; {text}")
-        whole = self._verifier(_SETS_AFTER_ROWS).check(
+        whole = self._all_rows(self._rows).check(
             candidate, library=library, values=found.values, **options
         )
         remark = f"{text}, and kernels with all of them on {whole.samples} input set"
@@ -136,6 +139,16 @@ class BatchVerifier:
         fewer = f", {found.samples} input sets only" if self._is_limited else ""
         text = f"all {self._batch} rows{fewer}: {mixed}"
         return replace(found, reason=f"{found.reason}; {text}", batch=text)
+
+    def _all_rows(self, rows: Verifier | None) -> Verifier:
+        """Return what judges kernels with all rows, once few rows were compared."""
+        state = None if rows is None else rows.reference
+        if state is None or self._cut is None or self._axes is None:
+            return self._verifier(_SETS_AFTER_ROWS)
+        if self._repeated is None:
+            made = RepeatedVerifier(self._original, state, self._cut, self._axes, **self._options)
+            self._repeated = self._stack.enter_context(made)
+        return self._repeated
 
     def _verifier(self, sets: int) -> Verifier:
         """Return a verifier with all rows, on a few input sets unless the user wants more."""
