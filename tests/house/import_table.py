@@ -76,6 +76,9 @@ MAY_IMPORT = {
     "graph/shapes": "graph graph/shapes/rules graph/symbolic operators",
     "graph/shapes/rules": "graph graph/symbolic operators",
     "graph/symbolic": "",
+    "integrations": (
+        "comparison graph/* kernels measure optimization runtime targets verify/inputs"
+    ),
     "isolation": "",
     "kernels": "kernels/build targets",
     "kernels/build": "isolation kernels kernels/link kernels/tuning targets",
@@ -85,7 +88,8 @@ MAY_IMPORT = {
     "kernels/triton": "kernels kernels/build kernels/region targets",
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
-    "measure": "graph/* isolation kernels/* runtime/* targets verify/*",
+    "measure": "graph/* isolation kernels/* operators runtime/* targets verify/*",
+    "mlserver": "integrations",
     "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",
@@ -107,6 +111,7 @@ MAY_IMPORT = {
         "fusion/* graph/* isolation kernels/* measure passes provider rewrite runtime targets"
         " verify/*"
     ),
+    "ray_serve": "integrations",
     "rewrite": "graph/* targets",
     "runtime": "graph/* kernels operators",
     "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling/trace",
@@ -125,7 +130,7 @@ MAY_IMPORT = {
         " verify/lowered"
     ),
     "verify/inputs": "graph/* operators verify",
-    "verify/kernels": "graph/* isolation kernels/* runtime targets verify verify/inputs",
+    "verify/kernels": "graph/* isolation kernels/* operators runtime targets verify verify/inputs",
     "verify/lowered": "graph operators verify verify/inputs",
 }
 

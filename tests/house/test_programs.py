@@ -28,6 +28,7 @@ _SESSIONS = "tests/house/test_sessions_doc.py"
 _OPS = "tests/extend/test_custom_ops_doc.py"
 _PROVIDERS = "tests/provider/test_python_doc.py"
 _DEPLOY = "tests/native/test_deploy_guide.py"
+_SERVERS = "tests/integrations/test_server_guides.py"
 #: The test that runs what a page has of a language.
 RUN_BY = {
     ("add-a-kernel", "python"): "tests/fusion/test_add_a_kernel.py",
@@ -47,6 +48,13 @@ RUN_BY = {
     ("guides/deploy", "sh"): _SHELL,
     ("guides/gpu", "python"): _GUIDES,
     ("guides/gpu", "sh"): _SHELL,
+    ("guides/integrations", "python"): _HERE,
+    ("guides/integrations/mlserver", "json"): _SERVERS,
+    ("guides/integrations/mlserver", "python"): _SERVERS,
+    ("guides/integrations/mlserver", "sh"): _SERVERS,
+    ("guides/integrations/ray-serve", "python"): _SERVERS,
+    ("guides/integrations/ray-serve", "sh"): _SHELL,
+    ("guides/integrations/triton", "sh"): _SHELL,
     ("guides/llm", "console"): _GUIDES,
     ("guides/llm", "python"): "tests/genai/test_genai_guide.py",
     ("guides/llm", "sh"): _SHELL,
@@ -115,6 +123,7 @@ def options(path: Path) -> Iterator[dict[str, Any]]:
 #: What each page has defined by then, and what its programs write.
 PAGES: dict[str, tuple[Callable[[Path], Iterator[dict[str, Any]]], str]] = {
     "concepts/library": (options, "model.opt.ops.so"),
+    "guides/integrations": (options, "model.opt.ops.so"),
     "reference/model_page": (lambda path: iter([{}]), "page.html"),
     "sessions/profile": (a_session, "model.onnx"),
     "sessions/profile_html": (a_session, "bert.html"),
