@@ -23,8 +23,8 @@ from ortkit.verify.repeated import RepeatedVerifier, row_axes
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 
-#: Rows that stand for any number of them.
-_ROWS = 3
+#: Rows that stand for any number of them, and where a run of them takes long.
+_ROWS, _ROWS_OF_LONG = 3, 2
 #: A batch of as many rows takes no longer than the sets of a covering design.
 _FEW_ROWS = 8
 #: Input sets with all rows: where a few rows were compared, and where they cannot be and a run
@@ -62,10 +62,14 @@ class BatchVerifier:
         self._original = original
         self._options = options
         is_quick = options.get("coverage", "quick") == "quick"
-        self._is_limited = is_quick and _operations(model) > _MOST_OPERATIONS
         self._batch = fixed_batch(model)
+        operations = _operations(model)
+        self._is_limited = is_quick and operations > _MOST_OPERATIONS
+        # Few rows may take as long: then there are fewer of them, and as many input sets.
+        is_long = is_quick and operations * _ROWS > _MOST_OPERATIONS * self._batch
+        self._count, self._sets = (_ROWS_OF_LONG, _SETS) if is_long else (_ROWS, None)
         self._inputs = _rows_of(model)
-        found = cut_batch(model, _ROWS)
+        found = cut_batch(model, self._count)
         self._mixed = found.reason if isinstance(found, Mixed) else ""
         self._cut = found if isinstance(found, Cut) else None
         self._rows: Verifier | None = None
@@ -78,10 +82,10 @@ class BatchVerifier:
         """Run the original; see `Verifier.__enter__`."""
         try:
             if self._cut is not None:
-                rows = Verifier(self._cut.model, **self._options)
+                rows = Verifier(self._cut.model, **self._options, most_sets=self._sets)
                 self._rows = self._stack.enter_context(rows)
                 if rows.refusal:
-                    self._rows, self._mixed = None, f"on {_ROWS} rows: {rows.refusal}"
+                    self._rows, self._mixed = None, f"on {self._count} rows: {rows.refusal}"
             if self._rows is None:
                 self._verifier(_SETS)
         except BaseException:
@@ -110,16 +114,17 @@ class BatchVerifier:
         model = candidate if isinstance(candidate, ir.Model) else open_model(candidate)
         mixed, found = self._mixed, None
         if self._rows is not None:
-            cut = cut_batch(model, _ROWS) if _rows_of(model) == self._inputs else None
+            is_alike = _rows_of(model) == self._inputs
+            cut = cut_batch(model, self._count) if is_alike else None
             if isinstance(cut, Cut):
                 found = self._rows.check(cut.model, **options)
                 if found.verdict == "not possible":
-                    mixed, found = f"on {_ROWS} rows: {found.reason}", None
+                    mixed, found = f"on {self._count} rows: {found.reason}", None
             else:
                 mixed = f"the candidate: {cut.reason if cut else 'it has another batch'}"
         if found is None:
             return self._on_all_rows(candidate, mixed, library=library, **options)
-        text = f"{self._batch} rows as {_ROWS}: each is computed on its own"
+        text = f"{self._batch} rows as {self._count}: each is computed on its own"
         found = replace(found, batch=text, has_run=False)
         if not found.is_good or library is None:
             return replace(found, reason=f"{found.reason}; {text}")

@@ -142,9 +142,9 @@ class _RepeatedRuns(PerturbedRuns):
 
     def of(
         self,
-        feeds: Path,
+        feeds: Path,  # noqa: ARG002
         unit: float = 0.0,
-        count: int = RUNS,  # noqa: ARG002
+        count: int = RUNS,
     ) -> list[dict[str, Value]]:
         """Return the results of each run; there is one input set."""
         found = self._rows.of(self._given, unit, count)

@@ -65,6 +65,17 @@ def test_a_model_that_mixes_rows_is_run_less_often(monkeypatch: pytest.MonkeyPat
     assert verify_models(original, original, coverage="full").samples > 2
 
 
+def test_fewer_rows_on_fewer_sets_stand_for_others_where_they_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = model(BY_ROWS, WEIGHTS)
+    monkeypatch.setattr(fixed_batch, "_MOST_OPERATIONS", 0)
+    found = verify_models(original, original)
+    assert (found.verdict, found.samples) == ("yes", 2)
+    assert found.batch == "32 rows as 2: each is computed on its own"
+    assert verify_models(original, original, coverage="full").batch.startswith("32 rows as 3")
+
+
 def test_a_batch_that_is_too_large_to_be_made_up_is_compared_on_few_rows() -> None:
     text = f"g (float[{2**31}, 1024] x) => (float[{2**31}, 1024] y) {{ y = OP(x) }}"
     original, wrong = (model(text.replace("OP", op)) for op in ("Relu", "Abs"))

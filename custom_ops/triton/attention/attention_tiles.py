@@ -177,10 +177,10 @@ def _hopper_tiles(form: AttentionForm, width: int) -> tuple[HopperTile, ...]:
     )
     if is_by_row:
         return first, second, _ONE
-    keys = form.k.length
-    if form.mask is not None or (keys.static is not None and keys.static > _FEW_KEYS):
+    length = form.k.length
+    if form.mask is not None or (length.static is not None and length.static > _FEW_KEYS):
         return first, second, third, _THREE
-    few = replace(_ONE_OF_FEW_KEYS, conditions=(Condition(keys, at_most=_FEW_KEYS),))
+    few = replace(_ONE_OF_FEW_KEYS, conditions=(Condition(length, at_most=_FEW_KEYS),))
     return first, few, second, third, _THREE
 
 
