@@ -67,7 +67,8 @@ class BatchVerifier:
         self._is_limited = is_quick and operations > _MOST_OPERATIONS
         # Few rows may take as long: then there are fewer of them, and as many input sets.
         is_long = is_quick and operations * _ROWS > _MOST_OPERATIONS * self._batch
-        self._count, self._sets = (_ROWS_OF_LONG, _SETS) if is_long else (_ROWS, None)
+        self._count = _ROWS_OF_LONG if is_long else _ROWS
+        self._sets = _SETS if is_long else None
         self._inputs = _rows_of(model)
         found = cut_batch(model, self._count)
         self._mixed = found.reason if isinstance(found, Mixed) else ""
