@@ -125,6 +125,7 @@ MAY_IMPORT = {
     "targets": "",
     "trial": "graph/* measure optimization runtime/* verify/* targets",
     "tune": "fusion/* graph/* isolation kernels/* measure optimization runtime/* targets",
+    "upgrades": "comparison graph/* isolation runtime/* verify/*",
     "verify": (
         "graph/* isolation kernels/* operators runtime targets verify/inputs verify/kernels"
         " verify/lowered"
