@@ -27,6 +27,7 @@ _GUIDES = "tests/house/test_guides.py"
 _SESSIONS = "tests/house/test_sessions_doc.py"
 _OPS = "tests/extend/test_custom_ops_doc.py"
 _PROVIDERS = "tests/provider/test_python_doc.py"
+_UPGRADES = "tests/upgrades/test_guide.py"
 _DEPLOY = "tests/native/test_deploy_guide.py"
 _PACKAGE = "tests/integrations/test_provider_package.py"
 _SERVERS = "tests/integrations/test_server_guides.py"
@@ -69,6 +70,9 @@ RUN_BY = {
     ("guides/provider", "sh"): _SHELL,
     ("guides/providers", "pycon"): _PROVIDERS,
     ("guides/providers", "python"): _PROVIDERS,
+    ("guides/upgrades", "console"): _UPGRADES,
+    ("guides/upgrades", "python"): _UPGRADES,
+    ("guides/upgrades", "yaml"): _UPGRADES,
     ("reference/model_page", "python"): _HERE,
     ("sessions", "pycon"): _SESSIONS,
     ("sessions/compare", "console"): _SESSIONS,
