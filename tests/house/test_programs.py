@@ -30,6 +30,7 @@ _PROVIDERS = "tests/provider/test_python_doc.py"
 _TOOLS = "tests/integrations/test_tool_guides.py"
 _UPGRADES = "tests/upgrades/test_guide.py"
 _DEPLOY = "tests/native/test_deploy_guide.py"
+_PACKAGE = "tests/integrations/test_provider_package.py"
 _SERVERS = "tests/integrations/test_server_guides.py"
 #: The test that runs what a page has of a language.
 RUN_BY = {
@@ -51,6 +52,8 @@ RUN_BY = {
     ("guides/gpu", "python"): _GUIDES,
     ("guides/gpu", "sh"): _SHELL,
     ("guides/integrations", "python"): _HERE,
+    ("guides/integrations/mlflow", "python"): _SERVERS,
+    ("guides/integrations/mlflow", "sh"): _SHELL,
     ("guides/integrations/mlserver", "json"): _SERVERS,
     ("guides/integrations/mlserver", "python"): _SERVERS,
     ("guides/integrations/mlserver", "sh"): _SERVERS,
@@ -61,6 +64,8 @@ RUN_BY = {
     ("guides/integrations/optimum", "sh"): _SHELL,
     ("guides/integrations/torch", "python"): _TOOLS,
     ("guides/integrations/torch", "sh"): _SHELL,
+    ("guides/integrations/provider-package", "python"): _PACKAGE,
+    ("guides/integrations/provider-package", "sh"): _SHELL,
     ("guides/integrations/ray-serve", "python"): _SERVERS,
     ("guides/integrations/ray-serve", "sh"): _SHELL,
     ("guides/integrations/triton", "sh"): _SHELL,
