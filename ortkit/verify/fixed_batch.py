@@ -14,11 +14,10 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch
 from ortkit.graph.batch.place import Mixed
-from ortkit.graph.inline import inline_functions
 from ortkit.graph.io.open import open_model
+from ortkit.verify.limits import operations
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 
@@ -61,7 +60,7 @@ class BatchVerifier:
         self._original = original
         self._options = options
         is_quick = options.get("coverage", "quick") == "quick"
-        self._is_limited = is_quick and _operations(model) > _MOST_OPERATIONS
+        self._is_limited = is_quick and operations(model) > _MOST_OPERATIONS
         self._batch = fixed_batch(model)
         self._inputs = _rows_of(model)
         found = cut_batch(model, _ROWS)
@@ -154,11 +153,3 @@ def _rows_of(model: ir.Model) -> dict[str, object]:
     """Return how many rows each input has, by name."""
     inputs = (value for value in model.graph.inputs if not value.is_initializer())
     return {value.name or "": value.shape[0] if value.shape else None for value in inputs}
-
-
-def _operations(model: ir.Model) -> int:
-    """Count the arithmetic of a run; open sizes count as 1."""
-    copy = model.clone()
-    if copy.functions:
-        inline_functions(copy)
-    return model_cost(copy, {}).flops

@@ -31,6 +31,7 @@ from ortkit.verify.inputs.sizes import (
     elements_of,
     fitted,
     free_inputs,
+    length_names,
     size_plans,
     sizes_of,
 )
@@ -120,6 +121,11 @@ class FeedMaker:
         """The names of the free sizes that are lengths of caches."""
         atoms = (sole_atom(cache.past) for cache in self.caches)
         return frozenset(atom.label for atom in atoms if atom is not None)
+
+    @property
+    def lengths(self) -> frozenset[str]:
+        """The names of the free sizes that are lengths of sequences."""
+        return length_names(self.shapes) - self.fixed.keys() - self.related.keys()
 
     @property
     def batches(self) -> frozenset[str]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 Floats: TypeAlias = Literal[
-    "normal", "large", "sparse", "zeros", "special", "positive", "negative", "huge"
+    "normal", "large", "sparse", "zeros", "special", "NaN", "positive", "negative", "huge"
 ]
-"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows; all zero; with
-infinities, NaN, the largest and the smallest numbers of the type; scaled by 100 and of one sign;
-positive and scaled by 100 twice."""
+"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows and some of
+a large mean; all zero; with infinities, NaN, the largest and the smallest numbers of the type;
+with NaN; scaled by 100 and of one sign; positive and scaled by 100 twice."""
 Masks: TypeAlias = Literal["right", "left", "holes", "mixed", "ones", "zeros"]
 """Where the zeros of a mask are: at the end, at the start, anywhere but in front; `mixed` takes
 in turn left padding, a row of zeros, holes and a row of ones; nowhere; everywhere."""
@@ -30,6 +30,8 @@ class Plan:
     mask: Masks = "right"
     edges: bool = False
     """Whether indices take the first and the last value, and numbers meet the guards."""
+    backwards: bool = False
+    """Whether some indices count from the end, as negative ones."""
     past: int | None = None
     """Tokens in the caches; None if that is only known from the sizes' names."""
     new: int | None = None
@@ -55,8 +57,9 @@ class Plan:
 
 _FLOATS: dict[Floats, str] = {
     "normal": "", "large": "large values", "sparse": "small values and zero rows",
-    "zeros": "zeros", "special": "infinities and NaN", "positive": "large positive values",
-    "negative": "large negative values", "huge": "huge positive values",
+    "zeros": "zeros", "special": "infinities and NaN", "NaN": "NaN",
+    "positive": "large positive values", "negative": "large negative values",
+    "huge": "huge positive values",
 }  # fmt: skip
 _MASKS: dict[Masks, str] = {
     "right": "", "left": "masks padded on the left", "holes": "masks with holes",
@@ -71,13 +74,14 @@ class Style:
     floats: Floats = "normal"
     mask: Masks = "right"
     edges: bool = False
+    backwards: bool = False
 
 
 #: The styles of the sets of a covering design in turn.
 STYLES = (
     Style(),
     Style("large", "mixed", edges=True),
-    Style("normal", "holes", edges=True),
+    Style("normal", "holes", edges=True, backwards=True),
     Style("sparse", "left"),
     Style("zeros", "right"),
     Style("normal", "mixed", edges=True),
@@ -95,7 +99,8 @@ _WINDOW = 32
 
 def styled(plan: Plan, style: Style) -> Plan:
     """Return a plan for the same sizes in another style."""
-    return replace(plan, floats=style.floats, mask=style.mask, edges=style.edges)
+    plan = replace(plan, floats=style.floats, mask=style.mask)
+    return replace(plan, edges=style.edges, backwards=style.backwards)
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,9 @@ class _Tamer:
 
     def _tried(self) -> Iterator[Plan]:
         plan = self.plan
+        if plan.backwards:
+            plan = replace(plan, backwards=False)
+            yield plan
         yield replace(plan, floats="normal", mask="left" if plan.mask == "mixed" else plan.mask)
         tame = replace(plan, floats="normal", mask="right")
         yield tame
