@@ -36,6 +36,11 @@ def random_nodes(model: ir.Model) -> set[ir.Node]:
     return affected
 
 
+def drawn_names(model: ir.Model) -> set[str]:
+    """Return the names of the values that depend on a node that draws random numbers."""
+    return {value.name or "" for node in random_nodes(model) for value in node.outputs}
+
+
 def draws(node: ir.Node | None) -> bool:
     """Say whether a node draws random numbers, itself or in a subgraph; functions are inlined."""
     if node is None:

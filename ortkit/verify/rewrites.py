@@ -39,7 +39,7 @@ from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbation import CHOICE_RUNS, perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
-from ortkit.verify.random_ops import drawn_otherwise, draws
+from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rounded_constants import (
     RoundedConstants,
@@ -190,6 +190,11 @@ class RewriteStage:
         for model in (steps, own_steps):
             as_steps(model, names, compared)
             prune(model)
+        # Where the two draw under different names, their numbers have nothing in common.
+        drawn = {name for model in (steps, own_steps) for name in drawn_names(model)}
+        compared = [name for name in compared if name not in drawn]
+        if not compared:
+            return RewriteCheck()
         whole = self._original.clone()
         wanted = {*compared, *given_names(steps), *given_names(own_steps)}
         guards = None

@@ -36,6 +36,13 @@ class InputUse:
     is_counted_with: bool = False
     """Whether integers are no size, index or choice: only what is computed of them comes out."""
 
+    @property
+    def takes_negative(self) -> bool:
+        """Whether indices may be negative, as far as their smallest is known."""
+        return (
+            self.meaning == "index" and self.counts_back and bool(self.bounds) and not self.shift
+        )
+
 
 #: Ops that hand a value on, with the inputs for which they do: it may change its shape or type.
 _CARRIERS: dict[str, tuple[int, ...]] = {

@@ -1,7 +1,7 @@
 """An input set that is as long as a model's own limits: windows of attention, tables of positions.
 
-The usual lengths end at 131. A model that compares positions with a larger number, or reads a
-table by them, computes otherwise beyond it.
+The usual lengths end at `LONGEST`. A model that compares positions with a larger number, or reads
+a table by them, computes otherwise beyond it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from ortkit.operators import where
 from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.input_semantics import input_use
 from ortkit.verify.inputs.plans import Plan, Style, styled
-from ortkit.verify.inputs.sizes import AIMED_ELEMENTS, elements_of
+from ortkit.verify.inputs.sizes import AIMED_ELEMENTS, LONGEST, elements_of
 
 #: Operations of the set at most, and bytes that all nodes read and write, weights included: some
 #: 0.2 s a run on two cores.
 _MOST_OPERATIONS, _MOST_BYTES = 20_000_000_000, 1 << 31
+#: Longer sets are for `--inputs`.
+_MOST_LENGTH = 1 << 13
 #: What is beyond a limit: a few positions.
 _BEYOND = 5
 _ORDERED = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
@@ -58,11 +60,11 @@ def long_plan(maker: FeedMaker, model: ir.Model, seed: int) -> Plan | None:
     if model.functions:
         model = model.clone()
         inline_functions(model)
-    usual = max(
-        plan.sizes.get(name, 0) for plan in maker.covering("quick", seed) for name in names
-    )
-    wanted = {size for size in _lengths(model) if size > usual}
-    short = maker.sized(dict.fromkeys(maker.batches, 1))
+    plans = maker.covering("quick", seed)
+    usual = max(plan.sizes.get(name, 0) for plan in plans for name in names)
+    short = maker.completed(maker.sized(dict.fromkeys(maker.batches, 1)))
+    new = (short.new or 0) if maker.pasts else 0
+    wanted = {size for size in _lengths(model, new) if usual < size <= _MOST_LENGTH}
     for size in sorted(wanted, reverse=True):
         sizes = {**short.sizes, **dict.fromkeys(names, size)}
         plan = maker.completed(Plan(sizes, seed))
@@ -75,7 +77,11 @@ def long_plan(maker: FeedMaker, model: ir.Model, seed: int) -> Plan | None:
 
 
 def length_tests(model: ir.Model) -> dict[ir.Node, int]:
-    """Return the comparisons of lengths or positions with a constant above 1, and the constant."""
+    """Return what compares lengths or positions with a constant beyond the usual lengths.
+
+    Returns:
+        By node, the constant.
+    """
     counts = _counts(model)
     found: dict[ir.Node, int] = {}
     for node in model.graph:
@@ -83,7 +89,7 @@ def length_tests(model: ir.Model) -> dict[ir.Node, int]:
             continue
         numbers = (_number(value) for value in node.inputs)
         largest = max((each for each in numbers if each is not None), default=0)
-        if largest > 1:
+        if largest > LONGEST:
             found[node] = largest
     return found
 
@@ -93,14 +99,19 @@ def is_length_test(node: ir.Node) -> bool:
     return node.op_type in _ORDERED
 
 
-def _lengths(model: ir.Model) -> Iterator[int]:
-    """Yield lengths at which all of a limit is met."""
+def _lengths(model: ir.Model, new: int) -> Iterator[int]:
+    """Yield lengths at which all of a limit is met.
+
+    Args:
+        model: Its functions are inlined.
+        new: Positions that follow those.
+    """
     for limit in length_tests(model).values():
         yield limit + _BEYOND
     counts = _counts(model)
     for node in model.graph:
         window = node.attributes.get_int("local_window_size", 0)
-        if window > 0:
+        if window > LONGEST:
             yield window + _BEYOND
         at: tuple[int, ...] = _TABLES.get((node.domain, node.op_type), ())
         if not node.domain and node.op_type in ("Gather", "Slice"):
@@ -108,7 +119,7 @@ def _lengths(model: ir.Model) -> Iterator[int]:
         for value in (node.inputs[index] for index in at if index < len(node.inputs)):
             rows = _rows(value)
             # Some models count positions from 2 on.
-            yield max(rows - 2, 1)
+            yield rows - 2 - new
 
 
 def _rows(value: ir.Value | None) -> int:

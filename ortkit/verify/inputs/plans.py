@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 Floats: TypeAlias = Literal[
     "normal", "large", "sparse", "zeros", "special", "NaN", "positive", "negative", "huge"
 ]
-"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows and some of
-a large mean; all zero; with infinities, NaN, the largest and the smallest numbers of the type;
-with NaN; scaled by 100 and of one sign; positive and scaled by 100 twice."""
+"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows; all zero; with
+infinities, NaN, the largest and the smallest numbers of the type; with NaN; scaled by 100 and of
+one sign; positive and scaled by 100 twice."""
 Masks: TypeAlias = Literal["right", "left", "holes", "mixed", "ones", "zeros"]
 """Where the zeros of a mask are: at the end, at the start, anywhere but in front; `mixed` takes
 in turn left padding, a row of zeros, holes and a row of ones; nowhere; everywhere."""
@@ -29,7 +29,8 @@ class Plan:
     floats: Floats = "normal"
     mask: Masks = "right"
     edges: bool = False
-    """Whether indices take the first and the last value, and numbers meet the guards."""
+    """Whether indices take the first and the last value, numbers meet the guards, and the mean of
+    some rows of normal numbers is large beside what they differ by."""
     backwards: bool = False
     """Whether some indices count from the end, as negative ones."""
     past: int | None = None

@@ -36,6 +36,8 @@ _COVERED = {
     "audio": (1600, 3200, 1601, 4801), "frame": (32, 64, 131, 33, 7, 1), "channel": (3,),
     "head": (4, 2), "box": (9, 33, 131, 1, 20, 2), "length": (7, 33, 131, 1, 16, 2, 3),
 }  # fmt: skip
+#: The largest of the lengths.
+LONGEST = max(_COVERED["length"])
 #: Where the weights are so large that a long input takes seconds, lengths stay below this.
 _LONG = 64
 #: Tried when the first sizes do not run: powers of two for windows and patches, then little.

@@ -120,10 +120,11 @@ def _styled(made: np.ndarray, dtype: ir.DataType, plan: Plan) -> np.ndarray:
         case "sparse" if made.ndim:
             made = made if dtype.bitwidth <= 8 else made / _LARGE
             made.reshape(-1)[::7] = 0.0
+            made.reshape(-1, made.shape[-1] or 1)[1::4] = 0.0
+        case "normal" if plan.edges and made.ndim and dtype.bitwidth > 8:
+            # The mean of some rows is large beside what their elements differ by.
             rows = made.reshape(-1, made.shape[-1] or 1)
-            rows[1::4] = 0.0
-            # The mean of some rows is large beside what they differ by.
-            rows[2::4] += 0.0 if dtype.bitwidth <= 8 else _OFFSET[dtype.bitwidth <= 16]
+            rows[::4] = rows[::4] / _LARGE + _OFFSET[dtype.bitwidth == 16]
         case "zeros":
             return np.zeros_like(made)
     return made
