@@ -124,7 +124,7 @@ class _Tamer:
             plan = replace(plan, backwards=False)
             yield plan
         yield replace(plan, floats="normal", mask="left" if plan.mask == "mixed" else plan.mask)
-        tame = replace(plan, floats="normal", mask="right")
+        tame = replace(plan, floats="normal", mask="right", edges=False)
         yield tame
         windowed = {name: _windowed(size) for name, size in plan.sizes.items()}
         yield self._resized(plan, windowed)
@@ -135,6 +135,7 @@ class _Tamer:
         yield self._resized(tame, dict.fromkeys(plan.sizes, max(others, default=1)))
         yield self._resized(tame, {n: max(size, 7) for n, size in plan.sizes.items()})
         yield replace(tame, sizes={**plan.sizes, **dict.fromkeys(self.batches, 1)})
+        yield replace(tame, seed=plan.seed + 1)  # other trips of a Loop
 
     def _resized(self, plan: Plan, sizes: Mapping[str, int]) -> Plan:
         """Return the plan with other sizes, but for those of a batch."""
@@ -145,8 +146,8 @@ class _Tamer:
 def tamer(plan: Plan, batches: frozenset[str]) -> Iterator[Plan]:
     """Yield plans in place of one that a model refuses, the most similar first.
 
-    They have usual numbers, multiples of 32, fewer elements, equal sizes, no size of 1, and at
-    last a batch of 1.
+    They have usual numbers, multiples of 32, fewer elements, equal sizes, no size of 1, a batch of
+    1, and at last other numbers.
 
     Args:
         plan: What was refused.
