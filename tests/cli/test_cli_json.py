@@ -27,6 +27,7 @@ CALLS = {
     "reduce": ("small.onnx", "--check", "true", "-o", "out.onnx"),
     "compile-provider": ("bert.onnx", "--level", "3", "-o", "out.onnx"),
     "provider": ("test", "CPUExecutionProvider", "--only", "test_add", "--jobs", "1"),
+    "bundle": ("triton", "small.onnx", "--repository", "models"),
     "passes": ("list",),
     "cache": ("list",),
     "trust": ("trusted.so",),

@@ -45,7 +45,6 @@ _GPU = "it needs a GPU"
 NOT_RUN = {
     ("README", 'pip install ".[cpu]"'): _INSTALLS,
     ("README", "scripts/demo"): "it makes an environment; scripts/release runs the demo",
-    ("README", "scripts/test"): "it is what runs this test",
     ("docs/getting-started", "pip install "): _INSTALLS,
     ("docs/guides/gpu", "ortkit verify "): _GPU,
     ("docs/guides/provider", "ortkit provider test "): _CASES,
@@ -63,6 +62,13 @@ def bert(folder: Path) -> None:
     """Write the model that most pages speak of, under both of its names."""
     for name in ("model.onnx", "bert.onnx"):
         models.__main__.main(["bert", "--spelling", "ts", "-o", str(folder / name)])
+
+
+def newcomer(folder: Path) -> None:
+    """Write the model, beside our examples and a release of ONNX Runtime."""
+    bert(folder)
+    runtime_archive(folder, "onnxruntime")
+    (folder / "examples").symlink_to(ROOT / "examples")
 
 
 def nothing(folder: Path) -> None:
@@ -165,12 +171,13 @@ def my_op_te(x, w):
 #: What makes the folder of a page: of those that take a second or two, and of the others.
 QUICK: dict[str, Callable[[Path], None]] = {
     "docs/guides/deploy": deploy,
+    "docs/guides/integrations/triton": optimized,
     "docs/reference/cli": fish,
     "docs/sessions": nothing,
     "models/README": nothing,
 }
 SLOW: dict[str, Callable[[Path], None]] = {
-    "README": bert,
+    "README": newcomer,
     "docs/concepts/fusion": bert,
     "docs/concepts/library": library,
     "docs/guides/gpu": bert,
