@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 Floats: TypeAlias = Literal[
     "normal", "large", "sparse", "zeros", "special", "NaN", "positive", "negative", "huge"
 ]
-"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows; all zero; with
-infinities, NaN, the largest and the smallest numbers of the type; with NaN; scaled by 100 and of
-one sign; positive and scaled by 100 twice."""
+"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows; all zero. `special`
+has infinities, NaN, the largest and the smallest numbers of the type, `NaN` only that. The others
+are scaled by 100 and of one sign; huge ones by 10,000."""
 Masks: TypeAlias = Literal["right", "left", "holes", "mixed", "ones", "zeros"]
 """Where the zeros of a mask are: at the end, at the start, anywhere but in front; `mixed` takes
 in turn left padding, a row of zeros, holes and a row of ones; nowhere; everywhere."""

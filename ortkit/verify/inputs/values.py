@@ -258,8 +258,8 @@ def _counted_back(made: np.ndarray, limit: int) -> np.ndarray:
 def _positions(use: InputUse, shape: tuple[int, ...], plan: Plan) -> np.ndarray:
     """Count on from the past along the last axis, within the table of positions.
 
-    Where numbers are to be unusual, rows in turn end at the last row of the table, stand still at
-    first as behind padding on the left, and are the usual ones.
+    Where numbers are to be unusual, rows differ in turn. One ends at the last row of the table.
+    One stands still at first, as behind padding on the left. One is as usual.
     """
     start, length = _past(plan), shape[-1] if shape else 1
     count = np.arange(start, start + length)
