@@ -20,8 +20,8 @@ from ortkit.comparison.feeding import first_that_runs
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.origin import source_of
+from ortkit.integrations.batching import batch_of, mixed_rows
 from ortkit.integrations.proto_text import Enum, Field, Message, proto_text
-from ortkit.integrations.triton_batching import batch_of, mixed_rows
 from ortkit.kernels.metadata import LIBRARY_TARGET_KEY, library_path
 from ortkit.measure.inputs import usual_feeds
 from ortkit.refusal import Refused

@@ -42,15 +42,20 @@ _WAITS = "it serves until it is stopped; tests/tune/test_runners.py starts both"
 _CASES = "1,884 cases take minutes; tests/provider/test_conformance.py runs them all"
 _GPU = "it needs a GPU"
 #: Why a command is not run: (the name of a page, how the command begins) -> the reason.
+_FETCHES = "it needs a package index; tests/upgrades/test_compare_versions.py fetches versions"
 NOT_RUN = {
     ("README", 'pip install ".[cpu]"'): _INSTALLS,
     ("README", "scripts/demo"): "it makes an environment; scripts/release runs the demo",
     ("docs/getting-started", "pip install "): _INSTALLS,
     ("docs/guides/gpu", "ortkit verify "): _GPU,
+    ("docs/guides/integrations/mlserver", "pip install "): _INSTALLS,
+    ("docs/guides/integrations/ray-serve", "pip install "): _INSTALLS,
     ("docs/guides/provider", "ortkit provider test "): _CASES,
     ("docs/guides/tuning", "python -m tvm.exec.rpc_"): _WAITS,
     ("docs/guides/tuning", "ortkit tune model.onnx --runner rpc:"): _WAITS,
     ("docs/guides/tuning", "scripts/tune-defaults "): _MEASURES,
+    ("docs/guides/upgrades", "ortkit compare bert.onnx --onnxruntime "): _FETCHES,
+    ("docs/guides/upgrades", "ortkit bisect --onnxruntime-optimizers "): _FETCHES,
     ("docs/benchmarks/cpu", "scripts/bench "): _MEASURES,
     ("docs/benchmarks/cpu", "scripts/test -k region_fuzz"): "the suite has this test",
     ("docs/benchmarks/spelling", "scripts/bench "): _MEASURES,

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from ortkit.kernels.region.dtypes import memory_dtype
-from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import symbols_of
 
 from ..tile.emitter import TileEmitter
 
@@ -49,26 +45,10 @@ define internal <16 x float> @ortkit_dot(<16 x float> %sum, <32 x i16> %a, <32 x
 class Bf16Emitter(TileEmitter):
     """One kernel for a level with instructions for bfloat16, whose tensors lie as uint16."""
 
-    dtypes: list[str] = field(default_factory=list)
-
-    def parameters(self, signature: RegionSignature) -> tuple[list[Buffer], Expr, Expr]:
-        """Add the kernel's parameters: the tensors, the first unit and the one after the last."""
-        tensors = (*signature.inputs, *signature.outputs)
-        self.dtypes = [tensor.dtype for tensor in tensors]
-        buffers = [self.pointer(f"p{i}", memory_dtype(t)) for i, t in enumerate(self.dtypes)]
-        for index, symbol in enumerate(symbols_of(tensors)):
-            self.symbols[symbol] = self.size(f"s{index}")
-        return buffers, self.size("begin"), self.size("end")
-
-    def function(self) -> Expr:
-        """Return the finished function, with what it calls."""
-        from tvm.ir import StringImm
-
-        made = super().function()
-        text = StringImm(_FUNCTIONS)
-        body = self.tir.AttrStmt(self.i32(0), "pragma_import_llvm", text, made.body)
-        attributes = {name: made.attrs[name] for name in made.attrs.keys()}  # noqa: SIM118
-        return self.tir.PrimFunc(made.params, body, made.ret_type).with_attrs(attributes)
+    @property
+    def llvm(self) -> tuple[str, ...]:
+        """Modules of LLVM with functions that the kernel calls."""
+        return (_FUNCTIONS,)
 
     # ---- vectors, outside of vector loops
     def part(self, buffer: Buffer, start: Expr, count: int) -> Expr:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.comparison.batches import BatchAxis, batch_axis
+from ortkit.errors import ModelError
 from ortkit.graph.batch.cut import cut_batch
 from ortkit.graph.batch.place import Mixed
+from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.fixed import fix_sizes
+from ortkit.measure.inputs import usual_feeds
 from ortkit.refusal import Refused
 from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.inputs.sizes import free_inputs
 
 #: Batch and rows of the proof: a prime, so that no other size of a model is taken for the batch.
 _BATCH, _ROWS = 8191, 2
+
+
+def joinable(path: Path) -> Refused | None:
+    """Return None if requests to a model may be joined along its first axis, else why not."""
+    model = open_model(path)
+    axis = batch_of(model)
+    if isinstance(axis, Refused):
+        return axis
+    try:
+        feeds = next(usual_feeds(model, dict.fromkeys(axis.names, 1)))
+    except (ModelError, StopIteration):
+        return Refused("no inputs can be made up that the proof needs")
+    return mixed_rows(model, axis, feeds)
 
 
 def batch_of(model: ir.Model) -> BatchAxis | Refused:
