@@ -89,6 +89,7 @@ MAY_IMPORT = {
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
     "measure": "graph/* isolation kernels/* operators runtime/* targets verify/*",
+    "mlflow": "integrations",
     "mlserver": "integrations",
     "operators": "",
     "ops": "analysis",
