@@ -16,6 +16,8 @@ ROUNDINGS: dict[str, float] = {
     "stem_conv": _IN_ONE_SUM,
     "expand_depthwise": _IN_ONE_SUM,
     "squeeze_excite": _IN_ONE_SUM,
+    # Both operands become bfloat16, of which the body rounds one; see `rounded_as_allowed`.
+    "matmul_nbits": 2.0,
 }
 #: Kinds that answer NaN and infinities otherwise than their bodies: all results of one tile of
 #: Winograd's are NaN where one is, and attention does not read what a mask hides.

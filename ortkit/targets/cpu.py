@@ -170,11 +170,13 @@ CPU = Traits(
     cost_model="ortkit.fusion.regions.cost_model:CostModel",
     families=(
         "ortkit.fusion.gemm.cpu_bf16:family",
+        "ortkit.fusion.gemm.cpu_nbits:family",
         "ortkit.fusion.gemm.cpu_fp32_regions:family",
         "ortkit.fusion.attention.cpu:family",
     ),
     templates=(
         "gemm.bf16",
+        "gemm.nbits",
         "gemm.fp32",
         "conv.pointwise",
         "conv.winograd",

@@ -97,6 +97,11 @@ def library(folder: Path) -> None:
     )
 
 
+def readme(folder: Path) -> None:
+    bert(folder)
+    library(folder)
+
+
 def language_models(folder: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     add_tokenizer(genai_folder(folder / "llama-int4"))
@@ -170,7 +175,7 @@ QUICK: dict[str, Callable[[Path], None]] = {
     "models/README": nothing,
 }
 SLOW: dict[str, Callable[[Path], None]] = {
-    "README": bert,
+    "README": readme,
     "docs/concepts/fusion": bert,
     "docs/concepts/library": library,
     "docs/guides/gpu": bert,

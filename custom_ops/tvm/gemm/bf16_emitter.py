@@ -26,6 +26,11 @@ _FUNCTIONS = """
 declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
 declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+declare float @llvm.vector.reduce.fadd.v16f32(float, <16 x float>)
+define internal float @ortkit_sum(<16 x float> %x) alwaysinline {
+  %result = call reassoc float @llvm.vector.reduce.fadd.v16f32(float 0.0, <16 x float> %x)
+  ret float %result
+}
 define internal <32 x i16> @ortkit_round(<16 x float> %low, <16 x float> %high) alwaysinline {
   %pairs = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float> %high, <16 x float> %low)
   %bits = bitcast <32 x bfloat> %pairs to <32 x i16>
@@ -97,6 +102,11 @@ class Bf16Emitter(TileEmitter):
     def dot(self, total: Expr, a: Expr, b: Expr) -> Expr:
         """Return total + a b of each of 16 neighbouring pairs, given as uint16."""
         return self.tir.call_extern("float32x16", "ortkit_dot", total, a, b)
+
+    def sum_of(self, vector: Buffer) -> Expr:
+        """Return the sum of 16 float32 on the stack, in any order."""
+        whole = self.row(vector, 0, TILE)
+        return self.share(self.tir.call_extern("float32", "ortkit_sum", whole))
 
     def pair(self, buffer: Buffer, start: Expr) -> Expr:
         """Return a vector of one pair of bfloat16, 16 times."""

@@ -12,6 +12,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from ortkit.verify.kernels.ops import OPS
+from ortkit.verify.kernels.ops_blocks import may_round
 from ortkit.verify.kernels.promoted import promoted
 from ortkit.verify.tolerances import TOLERANCES
 
@@ -29,6 +30,7 @@ _EPSILON, _LARGEST = 2.0**-23, float(np.finfo(np.float32).max)
 #: In the left tail that sum cancels.
 _ONE_PLUS = frozenset({"Gelu"})
 Values = list[np.ndarray]
+Operands = list[np.ndarray | None]
 
 
 class Reference:
@@ -98,6 +100,7 @@ class Reference:
                 known[name] = change.on_input(name, array)
             for node in self._nodes:
                 operands = [known[name] for name in node.input]
+                operands = change.on_operands(node.onnx_node, operands)
                 for name, output in zip(node.output, node.run(*operands), strict=False):
                     known[name] = change.on_result(
                         node.op_type, operands, name, np.asarray(output)
@@ -112,6 +115,14 @@ class _Change:
     def on_input(self, name: str, x: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Return an input as the body reads it."""
         return x
+
+    def on_operands(
+        self,
+        node: onnx.NodeProto,  # noqa: ARG002
+        operands: Operands,
+    ) -> Operands:
+        """Return what an operator computes with."""
+        return operands
 
     def on_result(
         self,
@@ -168,6 +179,14 @@ class _Errors(_Change):
         if self._is_narrow:
             moved = np.where(np.abs(moved) > _LARGEST, np.copysign(np.inf, moved), moved)
         return np.asarray(moved)
+
+    def on_operands(self, node: onnx.NodeProto, operands: Operands) -> Operands:
+        """Return operands of which one may be rounded to bfloat16, moved by as much."""
+        x = operands[0] if operands else None
+        if x is None or not may_round(node):
+            return operands
+        step = self._epsilons * TOLERANCES["bfloat16"].epsilon
+        return [x * (1 + step * self._random.uniform(-1, 1, x.shape)), *operands[1:]]
 
     def on_result(
         self, op_type: str, operands: Sequence[np.ndarray | None], name: str, x: np.ndarray
