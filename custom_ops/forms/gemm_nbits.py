@@ -13,12 +13,15 @@ from ortkit.refusal import Refused
 from .body import Body, integer
 from .gemm_bf16_results import Finish, read_finish
 
-#: Weights that kernels take apart at once.
+#: Weights that kernels in bfloat16 take apart at once.
 STEP = 32
+#: The accuracy level of MatMulNBits that lets A be rounded to int8.
+INT8_LEVEL = 4
 # Columns come in groups of this many.
 _COLUMNS = 16
-# Accuracy levels of MatMulNBits that let A be rounded to bfloat16, and to int8.
-_ROUNDED_LEVELS = (3, 4)
+# The one that lets it be rounded to bfloat16.
+_BF16_LEVEL = 3
+_BLOCKS = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class NBitsForm:
         columns: N.
         block: Weights with one scale.
         bits: Of a weight, 4 or 8.
+        level: The accuracy level, 3 or 4.
         finish: What follows.
     """
 
@@ -47,6 +51,7 @@ class NBitsForm:
     columns: int
     block: int
     bits: int
+    level: int
     finish: Finish
 
     @property
@@ -78,7 +83,8 @@ def read_nbits(signature: RegionSignature) -> NBitsForm | Refused | None:
     finish = _finish(body, node, (*given[:-1], columns))
     if isinstance(finish, Refused):
         return finish
-    return NBitsForm(signature, a, weight, scale, zero, depth, columns, block, bits, finish)
+    level = integer(node, "accuracy_level", 0)
+    return NBitsForm(signature, a, weight, scale, zero, depth, columns, block, bits, level, finish)
 
 
 def _finish(body: Body, node: onnx.NodeProto, shape: tuple[int | str, ...]) -> Finish | Refused:
@@ -94,10 +100,10 @@ def _finish(body: Body, node: onnx.NodeProto, shape: tuple[int | str, ...]) -> F
 def _misfit(node: onnx.NodeProto, depth: int, columns: int, block: int) -> Refused | None:
     if integer(node, "bits", 4) not in (4, 8):
         return Refused("weights that are not in 4 or 8 bits")
-    if integer(node, "accuracy_level", 0) not in _ROUNDED_LEVELS:
+    if integer(node, "accuracy_level", 0) not in (_BF16_LEVEL, INT8_LEVEL):
         return Refused("an accuracy level that keeps the left operand in float32 or float16")
-    if block < STEP or block % STEP or depth < 1 or depth % block:
-        return Refused(f"blocks that are no multiple of {STEP}, or do not make up the depth")
+    if block not in _BLOCKS or depth < 1 or depth % block:
+        return Refused(f"blocks that are none of {_BLOCKS}, or do not make up the depth")
     if columns < 1 or columns % _COLUMNS:
         return Refused(f"columns that are no multiple of {_COLUMNS}")
     return None

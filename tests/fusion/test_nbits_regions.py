@@ -21,8 +21,8 @@ from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
-DEPTH, COLUMNS = 64, 32
-NUMBERS = "K = 64, N = 32, bits = 4, block_size = 32, accuracy_level = 4"
+DEPTH, COLUMNS = 128, 32
+NUMBERS = "K = 128, N = 32, bits = 4, block_size = 32, accuracy_level = 4"
 
 
 def judge(signature: RegionSignature) -> Refused | None:
@@ -39,7 +39,7 @@ def found(body: str, numbers: str = NUMBERS, operands: str = "x, w, s") -> list[
     constants = {
         "w": np.zeros((COLUMNS, DEPTH // 32, 16), np.uint8),
         "s": np.ones(COLUMNS * DEPTH // 32, np.float32),
-        "z": np.zeros(COLUMNS, np.uint8),
+        "z": np.zeros(COLUMNS * DEPTH // 64, np.uint8),
         "i": np.zeros(DEPTH, np.int32),
         "b": np.ones(COLUMNS, np.float32),
     }
@@ -89,9 +89,9 @@ def test_optional_operands(operands: str) -> None:
         (NUMBERS.replace(", accuracy_level = 4", ""), "x, w, s", "accuracy level"),
         (NUMBERS.replace("bits = 4", "bits = 2"), "x, w, s", "4 or 8 bits"),
         (NUMBERS.replace("bits = 4", "bits = 8"), "x, w, s", "sizes"),
-        (NUMBERS.replace("size = 32", "size = 16"), "x, w, s", "blocks"),
+        (NUMBERS.replace("size = 32", "size = 8"), "x, w, s", "blocks"),
         (NUMBERS.replace("N = 32", "N = 48"), "x, w, s", "sizes"),
-        (NUMBERS.replace("K = 64", "K = 96"), "x, w, s", "sizes"),
+        (NUMBERS.replace("K = 128", "K = 160"), "x, w, s", "sizes"),
         (NUMBERS, "x, w, s, , i", "another order"),
     ],
 )

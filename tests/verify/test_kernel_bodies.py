@@ -139,15 +139,34 @@ def test_weights_of_a_few_bits_are_those_of_onnx_runtime(bits: int, operands: st
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize(("level", "is_rounded"), [(0, False), (1, False), (3, True), (4, True)])
+INT8 = ["Shape", "Reshape", "Abs", "ReduceMax", "Max", "Div", "Div", "Round", "Mul", "Reshape"]
+
+
+@pytest.mark.parametrize(("level", "added"), [(0, []), (1, []), (3, ["Cast", "Cast"]), (4, INT8)])
 def test_an_operand_is_rounded_where_its_accuracy_level_allows_it(
-    level: int, is_rounded: bool
+    level: int, added: list[str]
 ) -> None:
     body, given = blocked(4, level), blocked_inputs(4)
-    kinds = [node.op_type for node in rounded_as_allowed(body).node]
-    assert kinds == [*["Cast", "Cast"] * is_rounded, "MatMulNBits"]
+    rounded = rounded_as_allowed(body)
+    kinds = [node.op_type for node in rounded.node if node.op_type != "Constant"]
+    assert kinds == [*added, "MatMulNBits"]
     wide = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in given]
     reference = Reference(body)
     (exact,), (moved,) = reference(wide), reference.moved(wide, 1.0, 0)
     part = np.abs(moved - exact).max() / np.abs(exact).max()
-    assert (2.0**-10 < part < 2.0**-5) if is_rounded else part < 2.0**-20
+    assert (2.0**-10 < part < 2.0**-5) if added else part < 2.0**-20
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 21])
+def test_blocks_are_rounded_to_int8(opset: int) -> None:
+    body, (x, *weights) = blocked(4, 4), blocked_inputs(4)
+    body.opset_import[0].version = opset
+    x[0, :32] = 0
+    rounded = rounded_as_allowed(body)
+    del rounded.node[-1:]
+    rounded.output[0] = "y/rounded"
+    run = ReferenceEvaluator(rounded)
+    (got,) = run.run(None, dict(zip("xwszb", [x, *weights], strict=True)), attributes={})
+    blocks = x.reshape(-1, 32)
+    scale = np.maximum(np.abs(blocks).max(-1, keepdims=True), 1e-30) / 127
+    np.testing.assert_allclose(got, (np.round(blocks / scale) * scale).reshape(x.shape), rtol=1e-6)

@@ -5,7 +5,6 @@
 from dataclasses import dataclass
 
 from ortkit.custom_ops.tvm.gemm.bf16_emitter import Bf16Emitter
-from ortkit.custom_ops.tvm.tile.emitter import TileEmitter
 
 from ortkit.targets.cpu import has_bf16
 
@@ -145,14 +144,9 @@ class Int8Emitter(Bf16Emitter):
         """What the operands of a dot product are, of which the packed second one is bytes."""
         return "int8" if self.group == 4 else "int16"
 
-    def function(self):
-        """Return the finished function, with what it calls."""
-        from tvm.ir import StringImm
-
-        made = TileEmitter.function(self)
-        text = StringImm(_PARTS + (_BYTES if self.group == 4 else _PAIRS))
-        body = self.tir.AttrStmt(self.i32(0), "pragma_import_llvm", text, made.body)
-        return made.with_body(body)
+    def llvm_functions(self):
+        """Return the functions around the instructions for bytes."""
+        return _PARTS + (_BYTES if self.group == 4 else _PAIRS)
 
     def dot(self, total, a, b):
         """Return total + a b of each of 16 groups; of bytes, those of `a` are unsigned."""

@@ -33,15 +33,9 @@ define internal i1 @ortkit_exceeds(<16 x float> %x, float %bound) alwaysinline {
 class RowEmitter(Bf16Emitter):
     """One kernel that reduces rows of scores."""
 
-    def function(self) -> Expr:
-        """Return the finished function, with what it calls."""
-        from tvm.ir import StringImm
-
-        made = super().function()
-        text = StringImm(_FUNCTIONS)
-        body = self.tir.AttrStmt(self.i32(0), "pragma_import_llvm", text, made.body)
-        attributes = {name: made.attrs[name] for name in made.attrs.keys()}  # noqa: SIM118
-        return self.tir.PrimFunc(made.params, body, made.ret_type).with_attrs(attributes)
+    def llvm_functions(self) -> str:
+        """Return the functions that reduce rows as well."""
+        return super().llvm_functions() + _FUNCTIONS
 
     def largest_of(self, vector: Buffer) -> Expr:
         """Return the largest of 16 float32 on the stack; none is NaN."""

@@ -20,17 +20,20 @@ TILE = 16
 #: Elements of bfloat16 in a row of a tile, and in a vector.
 PAIRS = 32
 
+#: The sum of a vector, in any order.
+SUM = """
+declare float @llvm.vector.reduce.fadd.v16f32(float, <16 x float>)
+define internal float @ortkit_sum(<16 x float> %x) alwaysinline {
+  %result = call reassoc float @llvm.vector.reduce.fadd.v16f32(float 0.0, <16 x float> %x)
+  ret float %result
+}
+"""
 # TVM 0.27 has bfloat16 in its own types only, so LLVM is handed functions whose vectors of it are
 # called uint16.
 _FUNCTIONS = """
 declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
 declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
-declare float @llvm.vector.reduce.fadd.v16f32(float, <16 x float>)
-define internal float @ortkit_sum(<16 x float> %x) alwaysinline {
-  %result = call reassoc float @llvm.vector.reduce.fadd.v16f32(float 0.0, <16 x float> %x)
-  ret float %result
-}
 define internal <32 x i16> @ortkit_round(<16 x float> %low, <16 x float> %high) alwaysinline {
   %pairs = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float> %high, <16 x float> %low)
   %bits = bitcast <32 x bfloat> %pairs to <32 x i16>
@@ -65,15 +68,9 @@ class Bf16Emitter(TileEmitter):
             self.symbols[symbol] = self.size(f"s{index}")
         return buffers, self.size("begin"), self.size("end")
 
-    def function(self) -> Expr:
-        """Return the finished function, with what it calls."""
-        from tvm.ir import StringImm
-
-        made = super().function()
-        text = StringImm(_FUNCTIONS)
-        body = self.tir.AttrStmt(self.i32(0), "pragma_import_llvm", text, made.body)
-        attributes = {name: made.attrs[name] for name in made.attrs.keys()}  # noqa: SIM118
-        return self.tir.PrimFunc(made.params, body, made.ret_type).with_attrs(attributes)
+    def llvm_functions(self) -> str:
+        """Return the functions around the instructions for bfloat16."""
+        return SUM + _FUNCTIONS
 
     # ---- vectors, outside of vector loops
     def part(self, buffer: Buffer, start: Expr, count: int) -> Expr:

@@ -243,12 +243,12 @@ def dot_column(e: Bf16Emitter, of: Blocks, rows: Rows, count: int, column: Expr)
     for left in range(of.count // together * together, of.count):
         _dot_block(e, of, rows, (column, e.i64(left)), totals[0])
     if rows.sums is not None:
-        _add_zeros(e, of, rows.sums, column, totals[0])
+        add_zeros(e, of, rows.sums, column, totals[0])
     found = [[e.row(total, 0, VECTOR) for total in block] for block in totals]
     return [reduce(lambda a, b: a + b, of_row) for of_row in zip(*found, strict=True)]
 
 
-def _add_zeros(
+def add_zeros(
     e: Bf16Emitter, of: Blocks, sums: Buffer, column: Expr, totals: Sequence[Buffer]
 ) -> None:
     """Emit what zeros other than the middle add to the products of rows."""

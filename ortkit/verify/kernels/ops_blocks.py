@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal
+
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference.op_run import OpRun
 
+from ortkit.verify.tolerances import TOLERANCES
+
 MICROSOFT = "com.microsoft"
-#: Accuracy levels of MatMulNBits that let its left operand be rounded to bfloat16, or to int8.
-_ROUNDED_LEVELS = (3, 4)
+# The largest int8 that ONNX Runtime rounds to, and the largest number of a block that is not 0, at
+# least.
+_LARGEST, _LEAST = 127.0, 1e-30
+
+# The version of ONNX in which axes of ReduceMax became an input.
+_AXES_ARE_AN_INPUT = 18
+
+Rounding = Literal["bfloat16", "int8"]
+# By accuracy level of MatMulNBits: what its left operand may be rounded to; to int8 with a scale
+# for each block.
+_ROUNDINGS: dict[int, Rounding] = {3: "bfloat16", 4: "int8"}
 
 
 class MatMulNBits(OpRun):
@@ -51,31 +65,87 @@ def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
 
 
 def rounded_as_allowed(function: onnx.FunctionProto) -> onnx.FunctionProto:
-    """Return a body whose MatMulNBits round their left operand to bfloat16, if they may.
+    """Return a body whose MatMulNBits round their left operand, if their accuracy level says so.
 
-    That is the less of what their accuracy level allows. ONNX Runtime rounds to int8 where the
-    weight is a constant, and not at all where it is none, as in a model of one kernel.
+    ONNX Runtime does that where the weight is a constant, and not where it is none, as in a model
+    of one kernel.
     """
     result = onnx.FunctionProto()
     result.CopyFrom(function)
     del result.node[:]
+    version = max(opset.version for opset in function.opset_import if not opset.domain)
     for node in function.node:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        if may_round(node):
-            name = node.output[0]
-            narrow, wide = f"{name}/narrow", f"{name}/wide"
-            result.node.append(
-                helper.make_node("Cast", [node.input[0]], [narrow], to=TensorProto.BFLOAT16)
-            )
-            result.node.append(helper.make_node("Cast", [narrow], [wide], to=TensorProto.FLOAT))
-            copy.input[0] = wide
+        rounding = allowed_rounding(node)
+        if rounding is not None:
+            name = f"{node.output[0]}/rounded"
+            added = _to_bfloat16(node, name)
+            if rounding == "int8":
+                added = _to_int8(node, name, has_axes_input=version >= _AXES_ARE_AN_INPUT)
+            result.node.extend(added)
+            copy.input[0] = name
         result.node.append(copy)
     return result
 
 
-def may_round(node: onnx.NodeProto) -> bool:
-    """Say whether a node is a product whose left operand may be rounded to bfloat16."""
-    level = next((one.i for one in node.attribute if one.name == "accuracy_level"), 0)
-    is_blocked = (node.domain, node.op_type) == (MICROSOFT, "MatMulNBits")
-    return is_blocked and level in _ROUNDED_LEVELS
+def allowed_rounding(node: onnx.NodeProto) -> Rounding | None:
+    """Return what a product may round its left operand to; None for nothing, or another node."""
+    if (node.domain, node.op_type) != (MICROSOFT, "MatMulNBits"):
+        return None
+    return _ROUNDINGS.get(_integer(node, "accuracy_level"))
+
+
+def rounding_steps(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
+    """Return how far such a rounding may move each element of the left operand, at most."""
+    if allowed_rounding(node) == "bfloat16":
+        return np.asarray(np.abs(x) * TOLERANCES["bfloat16"].epsilon)
+    blocks = x.reshape(-1, _integer(node, "block_size"))
+    most = np.abs(blocks).max(axis=-1, keepdims=True) / (2 * _LARGEST)
+    return np.asarray(np.broadcast_to(most, blocks.shape).reshape(x.shape))
+
+
+def _integer(node: onnx.NodeProto, name: str) -> int:
+    return next((int(one.i) for one in node.attribute if one.name == name), 0)
+
+
+def _to_bfloat16(node: onnx.NodeProto, result: str) -> Iterator[onnx.NodeProto]:
+    narrow = f"{result}/narrow"
+    yield helper.make_node("Cast", [node.input[0]], [narrow], to=TensorProto.BFLOAT16)
+    yield helper.make_node("Cast", [narrow], [result], to=TensorProto.FLOAT)
+
+
+def _to_int8(
+    node: onnx.NodeProto, result: str, *, has_axes_input: bool
+) -> Iterator[onnx.NodeProto]:
+    """Yield nodes that round blocks to whole multiples of a 127th of their largest number."""
+
+    def name(of: str) -> str:
+        return f"{result}/{of}"
+
+    def constant(of: str, value: np.ndarray) -> onnx.NodeProto:
+        return helper.make_node("Constant", [], [name(of)], value=numpy_helper.from_array(value))
+
+    block = _integer(node, "block_size")
+    yield constant("sizes", np.array([-1, block], np.int64))
+    yield constant("most", np.array(_LARGEST, np.float32))
+    yield constant("least", np.array(_LEAST, np.float32))
+    axes = [name("axis")] if has_axes_input else []
+    if has_axes_input:
+        yield constant("axis", np.array([1], np.int64))
+    for op_type, operands, output in (
+        ("Shape", [node.input[0]], name("shape")),
+        ("Reshape", [node.input[0], name("sizes")], name("blocks")),
+        ("Abs", [name("blocks")], name("absolute")),
+        ("ReduceMax", [name("absolute"), *axes], name("largest")),
+        ("Max", [name("largest"), name("least")], name("divisor")),
+        ("Div", [name("divisor"), name("most")], name("scale")),
+        ("Div", [name("blocks"), name("scale")], name("parts")),
+        ("Round", [name("parts")], name("whole")),
+        ("Mul", [name("whole"), name("scale")], name("moved")),
+        ("Reshape", [name("moved"), name("shape")], result),
+    ):
+        made = helper.make_node(op_type, operands, [output])
+        if op_type == "ReduceMax" and not has_axes_input:
+            made.attribute.append(helper.make_attribute("axes", [1]))
+        yield made

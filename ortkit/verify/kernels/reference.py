@@ -12,7 +12,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from ortkit.verify.kernels.ops import OPS
-from ortkit.verify.kernels.ops_blocks import may_round
+from ortkit.verify.kernels.ops_blocks import allowed_rounding, rounding_steps
 from ortkit.verify.kernels.promoted import promoted
 from ortkit.verify.tolerances import TOLERANCES
 
@@ -181,12 +181,12 @@ class _Errors(_Change):
         return np.asarray(moved)
 
     def on_operands(self, node: onnx.NodeProto, operands: Operands) -> Operands:
-        """Return operands of which one may be rounded to bfloat16, moved by as much."""
+        """Return operands of which one may be rounded, moved by as much."""
         x = operands[0] if operands else None
-        if x is None or not may_round(node):
+        if x is None or allowed_rounding(node) is None:
             return operands
-        step = self._epsilons * TOLERANCES["bfloat16"].epsilon
-        return [x * (1 + step * self._random.uniform(-1, 1, x.shape)), *operands[1:]]
+        steps = self._epsilons * rounding_steps(node, x)
+        return [x + steps * self._random.uniform(-1, 1, x.shape), *operands[1:]]
 
     def on_result(
         self, op_type: str, operands: Sequence[np.ndarray | None], name: str, x: np.ndarray
