@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ortkit.provider.base import ExecutionProvider as ExecutionProvider
     from ortkit.provider.registration import register_provider as register_provider
     from ortkit.provider.registration import unregister_provider as unregister_provider
+    from ortkit.runtime.plain_options import session_options as session_options
     from ortkit.runtime.session import Session as Session
 
 _PUBLIC = {
@@ -70,6 +71,7 @@ _PUBLIC = {
     "optimize": "ortkit.optimization.torch_modules",
     "optimize_genai": "ortkit.genai.optimize",
     "register_provider": "ortkit.provider.registration",
+    "session_options": "ortkit.runtime.plain_options",
     "unregister_provider": "ortkit.provider.registration",
     "CustomOp": "ortkit.extend.declare.op",
     "custom_op": "ortkit.extend.declare.op",

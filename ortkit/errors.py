@@ -96,6 +96,10 @@ class RunError(UserError):
     """ONNX Runtime refused a session or a run; the message is its own, on one line."""
 
 
+class LoadError(RunError):
+    """ONNX Runtime did not make a session: no inputs were tried."""
+
+
 class MissingDependencyError(UserError):
     """A runtime or toolchain that the call needs is not installed."""
 

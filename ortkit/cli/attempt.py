@@ -86,7 +86,7 @@ def _show(found: Trial) -> None:
         outlook = [(one.what, _prospect(one), one.basis) for one in found.outlook]
         show.table("elsewhere, by arithmetic", ("what", "a run", "on the basis of"), outlook)
     for note in found.notes:
-        show.line(f"note      {note}")
+        show.labelled("note", note)
     show.labelled("verified", f"{found.checked.verdict}: {found.checked.reason}")
     show.line(f"took      {found.seconds:.1f} s; nothing was written")
 

@@ -21,15 +21,16 @@ def show_comparison(found: Comparison) -> None:
     for batch in found.batches:
         _show_batch(batch)
     for note in found.notes:
-        show.line(f"note      {note}")
+        show.labelled("note", note)
     machine = found.machine
     load = "not known" if machine.others_cpus is None else f"{machine.others_cpus:.2f}"
-    show.line(
-        f"machine   {machine.cpus} processors, others used {load} of them, governor "
-        f"{machine.governor or 'not readable'}; ONNX Runtime {found.version}"
+    show.labelled(
+        "machine",
+        f"{machine.cpus} processors, others used {load} of them, governor "
+        f"{machine.governor or 'not readable'}; ONNX Runtime {found.version}",
     )
     if machine.warning:
-        show.line(f"warning   {machine.warning}: the noise is larger than it need be")
+        show.labelled("warning", f"{machine.warning}: the noise is larger than it need be")
     show.line(f"outputs   {found.equality}")
 
 
@@ -73,9 +74,9 @@ def _show_batch(batch: BatchResult) -> None:
     _show_outputs(batch)
     if unsettled := [str(result.row.number) for result in ran if not result.settled]:
         numbers = f"row{'s' if len(unsettled) > 1 else ''} {', '.join(unsettled)}"
-        show.line(f"note      {numbers}: times had not settled in the warm-up")
+        show.labelled("note", f"{numbers}: times had not settled in the warm-up")
     for note in batch.notes:
-        show.line(f"note      {note}")
+        show.labelled("note", note)
 
 
 def _show_times(ran: Sequence[RowResult], batch: BatchResult) -> None:
@@ -101,7 +102,7 @@ def _show_times(ran: Sequence[RowResult], batch: BatchResult) -> None:
     columns = ("row", "median ms", "95 % interval", "least", "p95", "runs/s",
                *(() if batch.batch is None else ("items/s",)), "CPUs", "against", "speedup",
                "verdict")  # fmt: skip
-    show.table("", columns, rows)
+    show.table("", columns, rows, spare=("CPUs", "least", "p95", "runs/s", "items/s"))
 
 
 def _show_concurrency(ran: Sequence[RowResult], batch: BatchResult) -> None:
@@ -143,12 +144,12 @@ def _show_start(ran: Sequence[RowResult]) -> None:
         )
     columns = ("row", "load ms", "first run ms", "peak RSS MB", "of it the session's",
                "arenas MB", "nodes")  # fmt: skip
-    show.table("", columns, rows)
+    show.table("", columns, rows, spare=("of it the session's", "arenas MB"))
     lacking = dict.fromkeys(
         reason for each in ran if each.memory for reason in each.memory.not_available
     )
     for reason in lacking:
-        show.line(f"note      not known: {reason}")
+        show.labelled("note", f"not known: {reason}")
 
 
 def _show_outputs(batch: BatchResult) -> None:
@@ -170,7 +171,7 @@ def _show_outputs(batch: BatchResult) -> None:
     if rows:
         columns = ("row", "output", "type", "max abs", "max rel", "epsilons", "allowed", "cosine",
                    "near ties", "equal")  # fmt: skip
-        show.table("", columns, rows)
+        show.table("", columns, rows, spare=("cosine", "type", "max rel", "max abs"))
     for text in lines:
         show.line(text)
 
@@ -227,6 +228,8 @@ def _nodes(provider: str, count: int | None) -> str:
 def _spread(value: Spread | None) -> str:
     if value is None:
         return ""
+    if value.least == value.most:
+        return number(value.median)
     return f"{number(value.median)} ({number(value.least)} to {number(value.most)})"
 
 

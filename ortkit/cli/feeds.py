@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortkit.errors import RunError
+from ortkit.errors import LoadError, RunError
 
 if TYPE_CHECKING:
     from ortkit.verify.inputs.feeds import Feeds
@@ -49,7 +49,8 @@ def blaming_made_up(model: Path, inputs: Path | None) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        if inputs is None and not error.fix and not error.problem.startswith("out of memory"):
+        ran = not isinstance(error, LoadError) and not error.problem.startswith("out of memory")
+        if inputs is None and not error.fix and ran:
             error.fix = f"the inputs were made up: {_how_to_give(model)}"
         raise
 

@@ -71,7 +71,8 @@ def _show(found: Inspection) -> None:
     outputs = [("output", *_row(value)) for value in found.outputs]
     show.table("", ("", "name", "type", "shape"), [*inputs, *outputs])
     for name, places in found.dynamic.items():
-        show.line(f"dynamic   {name}: {', '.join(places)}")
+        known = "a size without a name" if places == (name,) else ", ".join(places)
+        show.labelled("dynamic", f"{name}: {known}")
     _show_cost(found.cost)
 
 

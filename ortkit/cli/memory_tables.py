@@ -60,7 +60,7 @@ def _show_point(one: ShownPoint, *, with_nodes: bool) -> None:
         f"(median of {len(point.run_seconds)})"
     )
     for note in point.notes:
-        show.line(f"note      {note}")
+        show.labelled("note", note)
     _show_process(point)
     _show_arenas(point)
     for device in point.last.devices:
@@ -129,7 +129,8 @@ def _show_arenas(point: Point) -> None:
             "extensions", "shrinkages",
         )  # fmt: skip
         limit = "" if arena.limit is None else f", limit {show.bytes_text(arena.limit)}"
-        show.table(f"arena {arena.memory}{limit}", columns, rows)
+        spare = ("shrinkages", "reserves", "extensions", "allocations", "requested", "largest")
+        show.table(f"arena {arena.memory}{limit}", columns, rows, spare=spare)
 
 
 def _show_nodes(one: ShownPoint, *, with_table: bool = True) -> None:
@@ -175,7 +176,8 @@ def _show_peak(peak: Peak) -> None:
         for tensor in peak.tensors[:_MOST_ROWS]
     ]
     title = "tensors with memory at the peak"
-    show.table(title, ("bytes", "tensor", "made by", "state", "also held"), rows)
+    show.table(title, ("bytes", "tensor", "made by", "state", "also held"), rows,
+               spare=("also held",))  # fmt: skip
     if len(peak.tensors) > _MOST_ROWS:
         rest = peak.tensors[_MOST_ROWS:]
         total = show.bytes_text(sum(tensor.bytes for tensor in rest))
@@ -203,7 +205,8 @@ def _show_node_table(nodes: NodeMemory) -> None:
         for one in fullest
     ]
     columns = ("node", "op", "before", "new outputs", "workspace", "during", "arena grew by")
-    show.table(f"the fullest of {len(nodes.nodes)} nodes", columns, rows)
+    spare = ("before", "arena grew by", "workspace")
+    show.table(f"the fullest of {len(nodes.nodes)} nodes", columns, rows, spare=spare)
 
 
 def _show_sweep(found: Shown) -> None:

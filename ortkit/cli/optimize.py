@@ -257,7 +257,7 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
     if report.timing is not None:
         show.labelled("timed", timing_text(report.timing))
     if report.load_check != "yes":
-        show.line(f"loads     {report.load_check}")
+        show.labelled("loads", report.load_check)
     taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
     show.labelled("time", taken)
     for path in files:

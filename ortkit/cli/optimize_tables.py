@@ -38,10 +38,13 @@ def show_summary(report: Report) -> None:
         show.labelled("kernels", _listed(kinds))
     left = Counter(one.kind for one in report.regions if not one.emitted_as)
     if left:
-        show.labelled("unfused", f"{_listed(left)}; the reasons: -v")
-    plain = {op: count for op, count in report.after.ops.items() if "::" not in op}
+        show.labelled("unfused", f"{_listed(left)}; -v says why")
+    plain: Counter[str] = Counter()
+    for op, count in report.after.ops.items():
+        if not op.startswith("ortkit.fused::"):
+            plain[op.rpartition("::")[2]] += count
     if plain:
-        show.labelled("operators", _listed(Counter(plain)))
+        show.labelled("operators", _listed(plain))
     if hits := report.rewrites_by_pass():
         show.labelled("rewrites", _listed(Counter(hits)))
 
@@ -130,6 +133,8 @@ def _timed(report: Report) -> str:
         return "not timed"
     if timing.speedup.direction in ("faster", "slower"):
         return f"{ratio_text(timing.speedup.ratio)} on {timing.where} (measured)"
+    if timing.is_disturbed:
+        return "not timed reliably: the machine is busy"
     return f"no clear difference on {timing.where} (measured)"
 
 

@@ -29,6 +29,7 @@ def show_profile(profile: Profile, advice: Sequence[Advice], *, top: int) -> Non
         "by operator",
         ("op", *_placed(several), "nodes", "calls", "ms", *_device(on_device), "share", *_WORK),
         [_op(one, several, on_device) for one in ops],
+        spare=("calls", "GB/s", "GFLOP/s"),
     )
     if len(profile.ops) > len(ops):
         left = sum(one.share for one in profile.ops[_MOST_OPS:])
@@ -41,18 +42,19 @@ def show_profile(profile: Profile, advice: Sequence[Advice], *, top: int) -> Non
             "mean", "p50", "p95", *_WORK, "waits",
         )  # fmt: skip
         title = f"the {len(rows)} nodes that take most, of {len(profile.rows)}"
-        show.table(title, columns, [_node(one, several, on_device) for one in rows])
+        spare = ("waits", "p50", "mean", "shapes", "p95", "calls", "GB/s", "GFLOP/s")
+        show.table(title, columns, [_node(one, several, on_device) for one in rows], spare=spare)
     for row in rows:
         if len(row.origins) > 1:
-            show.line(f"{row.name} stands for {_listed(row.origins)}")
+            show.labelled("", f"{row.name} stands for {_listed(row.origins)}")
     if on_device and top:
         _kernels(profile, top)
     for number, one in enumerate(advice, 1):
         gain = f"at most {_time(one.gain_us)} of a run"
-        show.line(f"{'advice' if number == 1 else '':<9} {number}. {one.title}: {gain}")
-        show.line(f"             {one.detail}")
+        show.labelled("advice" if number == 1 else "", f"{number}. {one.title}: {gain}")
+        show.labelled("", one.detail, at=13)
     for note in profile.notes:
-        show.line(f"note      {note}")
+        show.labelled("note", note)
 
 
 _WORK = ("GFLOP/s", "GB/s", "of peak")

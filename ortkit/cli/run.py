@@ -83,7 +83,7 @@ def _show(found: RunResult) -> None:
     columns = ("output", "type", "shape", "min", "max", "NaN", "infinite")
     show.table("", columns, rows)
     for note in found.notes:
-        show.line(f"note      {note}")
+        show.labelled("note", note)
     show.line(f"took      {found.load_ms:.1f} ms to load, {found.run_ms:.3f} ms for the first run")
     if found.written is not None:
         show.line(f"wrote     {found.written}")

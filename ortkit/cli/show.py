@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ortkit.cli.table_widths import WIDE, cut, fitted
+from ortkit.cli.table_widths import WIDE, Fit, cut, fitted, wrapped
 from ortkit.text import with_short_keys
 
 #: Off a terminal and without COLUMNS: rich would take 80 columns.
@@ -63,38 +63,94 @@ def raw(text: str) -> None:
     sys.stdout.write(text)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    spare: Sequence[str] = (),
+) -> None:
     """Print a table; columns of numbers stand right, None is an empty cell.
 
     It is as wide as the terminal at most: long words lose their middle, but with `--verbose`.
-    Nothing is printed without rows.
+    Nothing is printed without rows, nor a column without values.
+
+    Args:
+        title: Above it.
+        columns: Titles of columns.
+        rows: Cells.
+        spare: Columns that a narrow terminal goes without, the first one first.
     """
     if not rows:
         return
+    out = console()
+    empty = {name for name, *cells in zip(columns, *rows, strict=True) if _is_empty(cells)}
+    made = _Columns.of(columns, rows, empty, out.width)
+    left_out: list[str] = []
+    for name in spare:
+        if made.fit.is_easy or _whole.get():
+            break
+        if name in columns and name not in empty:
+            left_out.append(name)
+            made = _Columns.of(columns, rows, {*empty, *left_out}, out.width)
+    _print_table(out, title, made)
+    if left_out:
+        names = ", ".join(name for name in columns if name in left_out)
+        labelled("", f"not shown in {out.width} columns: {names}")
+
+
+class _Columns(NamedTuple):
+    """The columns of a table that are shown."""
+
+    heads: list[str]
+    is_numeric: list[bool]
+    texts: list[list[str]]
+    fit: Fit
+
+    @staticmethod
+    def of(
+        columns: Sequence[str], rows: Sequence[Sequence[object]], hidden: set[str], width: int
+    ) -> _Columns:
+        """Choose columns, and fit them into a width."""
+        kept = [index for index, name in enumerate(columns) if name not in hidden]
+        heads = [harmless(columns[index]) for index in kept]
+        texts = _labelled([[_cell(row[index]) for index in kept] for row in rows])
+        numeric = [_is_numeric([row[index] for row in rows]) for index in kept]
+        return _Columns(heads, numeric, texts, fitted(heads, texts, width))
+
+
+def _is_empty(cells: Sequence[object]) -> bool:
+    return all(cell is None or cell == "" for cell in cells)
+
+
+def _is_numeric(cells: Sequence[object]) -> bool:
+    values = [cell for cell in cells if cell is not None]
+    return bool(values) and all(isinstance(cell, int | float) for cell in values)
+
+
+def _print_table(out: Console, title: str, columns: _Columns) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    out = console()
-    texts = _labelled([[_cell(cell) for cell in row] for row in rows])
-    widths, between = fitted(columns, texts, out.width)
-    if not _whole.get():
-        texts = [[cut(cell, widths[i]) for i, cell in enumerate(row)] for row in texts]
+    fit, whole = columns.fit, _whole.get()
     heading = Text(harmless(title)) if title else None
     made = Table(
         title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
-        padding=(0, 1 if between == WIDE else 0),
+        padding=(0, 1 if fit.between == WIDE else 0),
     )  # fmt: skip
-    for index, column in enumerate(columns):
-        cells = [row[index] for row in rows if row[index] is not None]
-        numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
+    for head, numeric, width in zip(columns.heads, columns.is_numeric, fit.widths, strict=True):
         made.add_column(
-            Text(harmless(column)), justify="right" if numeric else "left", overflow="fold",
-            width=None if _whole.get() else widths[index],
+            Text(head), justify="right" if numeric else "left", overflow="fold",
+            width=None if whole else width,
         )  # fmt: skip
-    for row in texts:
-        # As text: `[batch, seq]` is no markup.
-        made.add_row(*map(Text, row))
+    for row in columns.texts:
+        if whole:
+            # As text: `[batch, seq]` is no markup.
+            made.add_row(*map(Text, row))
+            continue
+        cells = zip(row, fit.widths, strict=True)
+        made.add_row(*(Text("\n".join(wrapped(cut(text, own), own))) for text, own in cells))
     out.print(made)
 
 
@@ -103,17 +159,18 @@ def line(text: str = "") -> None:
     sys.stdout.write(harmless(text) + "\n")
 
 
-def labelled(label: str, text: str) -> None:
-    """Print text behind a label, wrapped below itself where the terminal is not as wide."""
-    import textwrap
+def labelled(label: str, text: str, *, at: int = _LABEL) -> None:
+    """Print text behind a label, wrapped below itself where the terminal is not as wide.
 
-    width = max(console().width, 4 * _LABEL)
-    indent = " " * _LABEL
-    wrapped = textwrap.wrap(
-        harmless(text), width - 1, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-    sys.stdout.write("\n".join(wrapped) + "\n")
+    Args:
+        label: In front of the text.
+        text: Of any length.
+        at: Columns in front of the text.
+    """
+    room = max(console().width, 4 * _LABEL) - 1 - at
+    first, *rest = wrapped(harmless(text), room, whole_words=True)
+    below = "".join(f"{'':<{at}}{one}\n" for one in rest)
+    sys.stdout.write(f"{label:<{at}}{first}\n{below}")
 
 
 def lines(text: str) -> None:
@@ -195,8 +252,9 @@ def bytes_text(count: float) -> str:
 
 
 def _labelled(texts: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return a table's cells with short names of generated operators."""
-    labels = iter(with_short_keys(cell for row in texts for cell in row))
+    """Return a table's cells with short names of generated operators, without their domain."""
+    short = with_short_keys(cell for row in texts for cell in row)
+    labels = (text.replace("ortkit.fused::", "") for text in short)
     return [[next(labels) for _ in row] for row in texts]
 
 

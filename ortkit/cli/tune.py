@@ -167,7 +167,7 @@ def _show(found: TuneResult) -> None:
         ]  # fmt: skip
         show.table("other ways to run it", ("what", "times as fast", ""), others)
     for note in found.notes:
-        show.line(f"note      {note}")
+        show.labelled("note", note)
     show.line(f"gain      {found.predicted_gain:.3f} in all, by shares and gains (not measured)")
     for file in found.files:
         show.line(f"wrote     {file}")

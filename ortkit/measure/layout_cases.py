@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from ortkit.operators import where
 from ortkit.runtime.profiling.trace.events import NodeEvent, TensorShape
 
 Attribute: TypeAlias = int | float | str | tuple[int, ...]
@@ -15,7 +16,7 @@ OPS = frozenset({"Conv", "Gemm", "MatMul"})
 FLOATS = frozenset({"float32", "float16"})
 _STANDARD = ("", "ai.onnx")
 #: What a weight may go through on its way to the node and still be one.
-_CARRYING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_CARRYING = where(keeps_all=True) | {"Cast"}
 _DEPTH = 8
 
 

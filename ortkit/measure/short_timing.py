@@ -41,6 +41,8 @@ _MOST_ROUNDS = 200
 _LEAST_NOISE = (0.1, 0.05)
 #: Processors that are left beside other work, at least.
 _LEAST_LEFT = 0.1
+#: Part of the processors that other work may use before the machine counts as busy.
+_DISTURBED = 0.25
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,12 @@ class ShortTiming:
             return text
         others = self.others_cores or 0.0
         because = f", as other work used {others:.1f} of {plural(self.cores, 'core')}"
-        return f"{text}; up to {1 + self.noise:.2f} is noise{because if others >= 0.1 else ''}"
+        return f"{text}, within the noise here{because if others >= 0.1 else ''}"
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other work took so much of the machine that most ratios say nothing."""
+        return (self.others_cores or 0.0) >= _DISTURBED * self.cores
 
     @property
     def where(self) -> str:

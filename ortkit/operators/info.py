@@ -37,7 +37,12 @@ class OpInfo:
         random: Two runs may differ.
         training_input: The input that says whether it is in training; without it, it is neither
             that nor random.
+        exact: Rounds nothing: moves elements, chooses among them, changes a sign, or gives an
+            integer.
+        activation: A function of one tensor that networks have between their layers.
         moves_only: Each element of the output is one of the data input's, unchanged.
+        indexed: Moves the elements that a parameter input names, by index or by condition.
+        keeps_all: Moves only, and no element of the data input is left out.
         reshapes: All elements stay, in their order; only the shape changes.
         row_norm: Divides each row by its deviation or root mean square, then scales it.
         integer: Multiplies 8-bit integers, or what is quantized to them.
@@ -56,7 +61,11 @@ class OpInfo:
     affine: bool = False
     random: bool = False
     training_input: int | None = None
+    exact: bool = False
+    activation: bool = False
     moves_only: bool = False
+    indexed: bool = False
+    keeps_all: bool = False
     reshapes: bool = False
     row_norm: bool = False
     integer: bool = False

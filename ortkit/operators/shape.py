@@ -6,27 +6,30 @@ from functools import partial
 
 from ortkit.operators.info import OpInfo
 
-_move = partial(OpInfo, "", access="view", moves_only=True)
-_reshape = partial(_move, reshapes=True)
+_view = partial(OpInfo, "", access="view", exact=True)
+_move = partial(_view, moves_only=True)
+_pick = partial(_move, inputs=(2, 2), parameter_inputs=(1,), indexed=True)
+_permute = partial(_move, keeps_all=True)
+_reshape = partial(_permute, reshapes=True)
 
 SHAPE = (
-    _move("Compress", inputs=(2, 2), parameter_inputs=(1,)),
-    _move("Concat", inputs=(1, None)),
-    _move("DepthToSpace", inputs=(1, 1)),
-    _move("Expand", inputs=(2, 2), parameter_inputs=(1,)),
+    _pick("Compress"),
+    _permute("Concat", inputs=(1, None)),
+    _permute("DepthToSpace", inputs=(1, 1)),
+    _permute("Expand", inputs=(2, 2), parameter_inputs=(1,)),
     _reshape("Flatten", inputs=(1, 1)),
-    _move("Gather", inputs=(2, 2), parameter_inputs=(1,)),
-    _move("GatherElements", inputs=(2, 2), parameter_inputs=(1,)),
-    _move("GatherND", inputs=(2, 2), parameter_inputs=(1,)),
-    OpInfo("", "Pad", "view", (2, 4), parameter_inputs=(1, 3)),
+    _pick("Gather"),
+    _pick("GatherElements"),
+    _pick("GatherND"),
+    _view("Pad", inputs=(2, 4), parameter_inputs=(1, 3)),
     _reshape("Reshape", inputs=(2, 2), parameter_inputs=(1,)),
-    _move("ReverseSequence", inputs=(2, 2), parameter_inputs=(1,)),
+    _permute("ReverseSequence", inputs=(2, 2), parameter_inputs=(1,)),
     _move("Slice", inputs=(3, 5), parameter_inputs=(1, 2, 3, 4)),
-    _move("SpaceToDepth", inputs=(1, 1)),
+    _permute("SpaceToDepth", inputs=(1, 1)),
     _move("Split", inputs=(1, 2), parameter_inputs=(1,)),
     _reshape("Squeeze", inputs=(1, 2), parameter_inputs=(1,)),
-    _move("Tile", inputs=(2, 2), parameter_inputs=(1,)),
-    _move("Transpose", inputs=(1, 1)),
-    OpInfo("", "Trilu", "view", (1, 2), parameter_inputs=(1,)),
+    _permute("Tile", inputs=(2, 2), parameter_inputs=(1,)),
+    _permute("Transpose", inputs=(1, 1)),
+    _view("Trilu", inputs=(1, 2), parameter_inputs=(1,)),
     _reshape("Unsqueeze", inputs=(2, 2), parameter_inputs=(1,)),
 )

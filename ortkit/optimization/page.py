@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import onnx_ir as ir
 
+from ortkit.errors import OrtkitError
 from ortkit.fusion.regions.report import RegionReport
+from ortkit.kernels.tuning.calibration import machine
 from ortkit.optimization.report import Report
 from ortkit.page.graph.build import document_of_two
 from ortkit.page.graph.document import Document, Graph, Table
 from ortkit.page.shell import Card
 from ortkit.page.text import bytes_text, time_text
+from ortkit.runtime.ort import import_onnxruntime
 from ortkit.text import plural
+from ortkit.version import __version__
 
 _Rows = list[tuple[str, str]]
 
@@ -29,7 +34,7 @@ def page_of(report: Report, before: ir.Model, after: ir.Model) -> Document:
         after: What it became.
     """
     name = Path(report.source).name
-    subtitle = f"for {report.target}, level {report.level}"
+    subtitle = f"for {report.target}, level {report.level}; {_made_by()}"
     document = document_of_two(before, after, (name, f"{name}, optimized"), subtitle)
     facts = _Facts(report)
     first, second = document.graphs
@@ -41,6 +46,15 @@ def page_of(report: Report, before: ir.Model, after: ir.Model) -> Document:
         tables=tuple(table for table in _tables(report) if table.rows),
         notes=tuple(_notes(report)),
     )
+
+
+def _made_by() -> str:
+    """Return what a page's figures hold for: versions, the machine and the day."""
+    try:
+        runtime = f"onnxruntime {import_onnxruntime().__version__}, "
+    except OrtkitError:
+        runtime = ""
+    return f"ortkit {__version__}, {runtime}{machine()}, {date.today().isoformat()}"
 
 
 def _cards(report: Report) -> Iterable[Card]:

@@ -11,8 +11,10 @@ import onnx_ir as ir
 
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
+from ortkit.targets.cpu import CPU
 
-ACTIVATIONS = ("Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
+#: Those that some target fuses; a target that does not says so.
+ACTIVATIONS = CPU.fused_conv_activations
 #: Below this level what ONNX Runtime does by itself is left to it.
 LEVEL = 3
 

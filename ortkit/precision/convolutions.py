@@ -21,6 +21,7 @@ from ortkit.graph.shapes.conv_window import window_of
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.build.library import refusal
 from ortkit.kernels.layouts import bf16_blocks
+from ortkit.operators import where
 from ortkit.precision.building import Builder
 from ortkit.precision.forms import activated
 from ortkit.precision.packed import rounded_once, unpacked_matrix, widened
@@ -31,10 +32,7 @@ from ortkit.targets.target import Target
 #: Fewer multiply-adds for an element that is read cost less than rounding and changing layouts.
 _LEAST_DEPTH = 16
 #: What activations are made of, and of how many nodes in a row.
-_ACTIVATIONS = frozenset(
-    {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul", "QuickGelu",
-     "Relu", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"}
-)  # fmt: skip
+_ACTIVATIONS = where(activation=True) | {"Mul", "QuickGelu"}
 _LONGEST_ACTIVATION = 4
 
 

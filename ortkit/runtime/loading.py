@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ortkit.errors import MissingDependencyError, RunError, UserError
+from ortkit.errors import MissingDependencyError, UserError
 from ortkit.graph.io.open import ModelSource
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.layout_advice import advised
-from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
+from ortkit.runtime.libraries import fused_ops
 from ortkit.runtime.library_target import target_entry
-from ortkit.runtime.options import explained, message, session_options
+from ortkit.runtime.options import explained, session_options
 from ortkit.runtime.placement import providers_text, read_placement
 from ortkit.runtime.python_ops import Failures, with_python_ops
 from ortkit.runtime.python_slots import python_library
+from ortkit.runtime.registering import entry, missing_ops, register_libraries
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.source import Loadable, Saveable, loadable
 from ortkit.runtime.specs import TensorSpec, specs_of
@@ -75,7 +76,7 @@ def load(
     notes = list(providers.notes)
     options = session_options(settings, ort)
     options.add_session_config_entry(*target_entry([one.name for one in wanted]))
-    libraries = _register(options, source, settings, notes)
+    libraries = register_libraries(options, source, settings, notes)
     runs_bodies = bool(missing_ops(options, fused_ops(source.header)))
     source, failures, libraries = _with_python_ops(options, source, scratch, libraries)
     said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
@@ -104,7 +105,7 @@ def _with_python_ops(
 ) -> tuple[Loadable, Failures | None, tuple[Path, ...]]:
     """Let ops run that are defined in Python and that no library brings."""
     found = with_python_ops(
-        source.content, source.header, lambda op: _entry(options, op) is not None, scratch
+        source.content, source.header, lambda op: entry(options, op) is not None, scratch
     )
     if found is None:
         return source, None, libraries
@@ -137,53 +138,6 @@ def _create(source: Loadable, options: Any, wanted: tuple[Provider, ...], ort: M
     return session
 
 
-def _register(
-    options: Any,
-    source: Loadable,
-    settings: SessionSettings,
-    notes: list[str],
-) -> tuple[Path, ...]:
-    """Register the libraries that the model needs; what is missing becomes a note."""
-    registered = []
-    path = source.content if isinstance(source.content, Path) else None
-    found = kernel_library(source.header, path, settings.kernels, trust=settings.trust)
-    refusal = found.refusal
-    if found.path is not None and found.loaded is not None:
-        try:
-            options.register_custom_ops_library(str(found.loaded))
-            registered.append(found.path)
-        except Exception as error:  # noqa: BLE001  whatever it is becomes a note or an error
-            refusal = f"{found.path.name} was refused: {message(error)}"
-    if registered and (absent := missing_ops(options, fused_ops(source.header))):
-        refusal = f"{registered[0].name} lacks {len(absent)} of the model's fused ops"
-        refusal += _left_out(options, absent)
-    if refusal:
-        if settings.kernels not in ("auto", "never"):
-            raise RunError(refusal, where=source.where, fix="name another library, or none")
-        notes.append(f"{refusal}; function bodies run instead")
-    for given in settings.libraries:
-        # The system looks for a bare name elsewhere.
-        path_there = Path(given).resolve()
-        try:
-            options.register_custom_ops_library(str(path_there))
-        except Exception as error:
-            raise RunError(message(error), where=f"libraries, {given}") from error
-        registered.append(path_there)
-    extensions = extensions_library(source.header)
-    if extensions is not None:
-        options.register_custom_ops_library(str(extensions))
-        registered.append(extensions)
-    return tuple(registered)
-
-
-def missing_ops(options: Any, ops: Sequence[str]) -> list[str]:
-    """Return the fused ops that no registered library has."""
-    return [
-        op for op in ops
-        if _entry(options, op) is None and _entry(options, f"{op}@cuda") is None
-    ]  # fmt: skip
-
-
 def _placement_notes(session: Any, providers: tuple[str, ...], *, fallback: bool) -> list[str]:
     """Say where nodes went if the provider most wanted did not take all of them."""
     try:
@@ -209,17 +163,3 @@ def _with_graphs(wanted: tuple[Provider, ...]) -> tuple[Provider, ...]:
         else one
         for one in wanted
     )
-
-
-def _left_out(options: Any, ops: Sequence[str]) -> str:
-    """Return what the library notes of kernels that no GPU here runs, once for each reason."""
-    noted = [text for op in ops if (text := _entry(options, f"{op}@left_out")) is not None]
-    reasons = dict.fromkeys(text.partition(" of kernel ")[0] for text in noted)
-    return f" ({'; '.join(reasons)})" if reasons else ""
-
-
-def _entry(options: Any, key: str) -> str | None:
-    try:
-        return str(options.get_session_config_entry(key))
-    except RuntimeError:
-        return None

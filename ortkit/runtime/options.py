@@ -6,7 +6,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-from ortkit.errors import ModelError, OrtkitError, RunError
+from ortkit.errors import LoadError, ModelError, OrtkitError, RunError
 from ortkit.runtime.settings import SessionSettings
 
 _LEVELS = {
@@ -78,7 +78,7 @@ def explained(error: BaseException, where: str = "", *, loading: bool = False) -
         )
     if loading and re.search(r"InvalidProtobuf|InvalidGraph|NoModel", type(error).__name__):
         return ModelError(text, where=where)
-    return RunError(text, where=where)
+    return (LoadError if loading else RunError)(text, where=where)
 
 
 def message(error: BaseException) -> str:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_nodes_below, names_in, take_name
+from ortkit.operators import where
 from ortkit.verify.precision import is_quantizing
 
 #: Runs whose spread is taken.
@@ -124,13 +125,7 @@ def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
 _SELECTS_FROM = 9
 _NO_UNIFORM_FROM = 22
 #: Operators that give integral numbers of integral numbers, without a rounding.
-_EXACT = frozenset(
-    {
-        "Abs", "Add", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten",
-        "Gather", "Identity", "Max", "Min", "Mul", "Neg", "Pad", "Relu", "Reshape", "Slice",
-        "Split", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
-    }
-)  # fmt: skip
+_EXACT = where(exact=True) | {"Add", "Cast", "Constant", "ConstantOfShape", "Mul", "Sub"}
 #: ONNX Runtime's integer kernels give numbers that are a step apart from the standard's. With
 #: `ROUNDINGS` this is half a step at the end of the range of 8 bits.
 STEP = 2.0**-10

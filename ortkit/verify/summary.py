@@ -26,7 +26,7 @@ def summarise(
     if ties := sum(each.near_ties for each in outputs):
         parts.append(plural(ties, "near tie"))
     if rewrites.compared:
-        parts.append(f"{plural(len(rewrites.compared), 'value')} in float32")
+        parts.append(f"{plural(len(rewrites.compared), 'inner value')} compared in float32")
     if rewrites.inconclusive:
         names = ", ".join(each.name for each in rewrites.inconclusive[:_MOST_NAMED])
         parts.append(f"ill-conditioned: {names}")

@@ -88,7 +88,7 @@ def test_models_that_agree(call: Call, folder: Path, monkeypatch: pytest.MonkeyP
         "median ms", "95 % interval", "items/s", "verdict",
         "load ms", "first run ms", "peak RSS MB",
         "noise     row 1 against itself: ", "ratios up to ",
-        "cosine", "near ties",
+        "cosine", "epsilons",
         "machine   ", "outputs   equal",
     ):  # fmt: skip
         assert said in done.out, said

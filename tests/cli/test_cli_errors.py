@@ -13,7 +13,9 @@ import onnx.parser
 import pytest
 
 from ortkit.cli import main
-from ortkit.errors import InternalError
+from ortkit.cli.feeds import blaming_made_up
+from ortkit.errors import InternalError, LoadError, RunError
+from ortkit.runtime.options import explained
 
 READERS = {
     "optimize": ("FILE", "--no-verify", "--kernels", "off"),
@@ -213,3 +215,18 @@ def test_inputs_that_were_made_up_are_not_the_models_fault(
         said = capsys.readouterr().err.strip()
         assert "give --inputs FILE.npz" in said
         assert "\n" not in said
+
+
+def test_made_up_inputs_are_not_blamed_for_a_model_that_does_not_load(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    for kind, said in ((LoadError, ""), (RunError, "the inputs were made up: ")):
+        model.write_bytes(onnx.parser.parse_model(SMALL).SerializeToString())
+        error = explained(ValueError("bad"), loading=kind is LoadError)
+        assert type(error) is kind
+        with pytest.raises(kind) as caught, blaming_made_up(model, None):
+            raise error
+        assert caught.value.fix.startswith(said)
+        assert bool(caught.value.fix) == bool(said)
+
+
+SMALL = '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'

@@ -14,7 +14,7 @@ import pytest
 
 from ortkit import env
 from ortkit.cli import main, show
-from ortkit.cli.table_widths import NARROW, WIDE, cut, fitted
+from ortkit.cli.table_widths import NARROW, WIDE, Fit, cut, fitted, wrapped
 from ortkit.errors import UserError
 
 
@@ -158,11 +158,44 @@ def test_the_log_is_the_callers_in_python(monkeypatch: pytest.MonkeyPatch) -> No
 def test_numbers_stay_whole_and_words_lose_their_middle() -> None:
     heads = ["row", "median ms", "node", "interval"]
     rows = [["1", "0.741612", "/model/layers.0/self_attn/Add_output_0", "0.7207 to 0.7568"]]
-    assert fitted(heads, rows, 77) == ([3, 9, 38, 16], WIDE)
-    assert fitted(heads, rows, 63) == ([3, 9, 24, 16], WIDE)
-    assert fitted(heads, rows, 54) == ([3, 8, 24, 8], WIDE)
-    widths, between = fitted(heads, rows, 40)
-    assert (widths, between) == ([3, 8, 12, 12], NARROW)
-    assert [cut(cell, width) for cell, width in zip(rows[0], widths, strict=True)] == [
+    assert fitted(heads, rows, 77) == Fit([3, 9, 38, 16], WIDE, True)
+    assert fitted(heads, rows, 63) == Fit([3, 9, 24, 16], WIDE, True)
+    assert fitted(heads, rows, 54) == Fit([3, 8, 24, 8], WIDE, True)
+    assert fitted(heads, rows, 48) == Fit([3, 8, 24, 8], NARROW, True)
+    found = fitted(heads, rows, 40)
+    assert found == Fit([3, 8, 12, 12], NARROW, False)
+    assert [cut(cell, width) for cell, width in zip(rows[0], found.widths, strict=True)] == [
         "1", "0.741612", "/model…put_0", "0.7207 to 0.7568",
     ]  # fmt: skip
+    tall = ["1x2x3 " * 20]
+    assert not fitted(["shapes"], [tall], 30).is_easy
+    assert fitted(["shapes"], [tall], 60).is_easy
+
+
+def test_numbers_stay_with_their_units_and_names_with_their_counts() -> None:
+    assert wrapped("largest 524.3 kB", 12) == ["largest", "524.3 kB"]
+    assert wrapped("rewrite 0.05 s, fuse-regions 20, 12 more", 18) == [
+        "rewrite 0.05 s,", "fuse-regions 20,", "12 more",
+    ]  # fmt: skip
+
+
+def test_a_narrow_table_leaves_columns_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ("node", "op", "µs", "mean", "p95", "none")
+    rows = [("/layers.0/attention/self/MatMul", "ortkit.fused::product_gelu_0123456789ab",
+             1.5, "12.25", "13.75", None)]  # fmt: skip
+    for width, missing in ((100, []), (54, ["mean"]), (46, ["mean", "p95"])):
+        monkeypatch.setenv("COLUMNS", str(width))
+        show.table("", columns, rows, spare=("mean", "p95"))
+        said = capsys.readouterr().out
+        assert "none" not in said
+        assert "product_gelu" in said
+        assert "ortkit.fused" not in said
+        told = f"not shown in {width} columns: {', '.join(missing)}"
+        assert (told in " ".join(said.split())) == bool(missing)
+        assert ("13.75" in said) == ("p95" not in missing)
+        assert max(map(len, said.splitlines())) <= width
+    with show.shown_as_asked(argparse.Namespace(verbose=True)):
+        show.table("", columns, rows, spare=("mean", "p95"))
+    assert "13.75" in capsys.readouterr().out

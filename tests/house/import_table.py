@@ -76,6 +76,7 @@ MAY_IMPORT = {
     "graph/shapes": "graph graph/shapes/rules graph/symbolic operators",
     "graph/shapes/rules": "graph graph/symbolic operators",
     "graph/symbolic": "",
+    "integrations": "graph/* kernels optimization runtime",
     "isolation": "",
     "kernels": "kernels/build targets",
     "kernels/build": "isolation kernels kernels/link kernels/tuning targets",
@@ -85,7 +86,7 @@ MAY_IMPORT = {
     "kernels/triton": "kernels kernels/build kernels/region targets",
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
-    "measure": "graph/* isolation kernels/* runtime/* targets verify/*",
+    "measure": "graph/* isolation kernels/* operators runtime/* targets verify/*",
     "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",
@@ -125,7 +126,7 @@ MAY_IMPORT = {
         " verify/lowered"
     ),
     "verify/inputs": "graph/* operators verify",
-    "verify/kernels": "graph/* isolation kernels/* runtime targets verify verify/inputs",
+    "verify/kernels": "graph/* isolation kernels/* operators runtime targets verify verify/inputs",
     "verify/lowered": "graph operators verify verify/inputs",
 }
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+import onnx.defs
+
+from ortkit.operators.catalog import CATALOG
 from ortkit.targets.catalog import KINDS
 from tests.import_graph import imports, modules, package_of, tree
 
@@ -21,6 +25,10 @@ SANCTIONED = {
     ),
 }
 _KINDS = frozenset(KINDS)
+#: Sets with fewer names are too short to say the same by more than accident.
+_LEAST_NAMES = 4
+#: Two sets that have this part of their names in common state one fact twice.
+_ALIKE = 0.8
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,9 @@ class Shape:
     """Classes that say why something is not done."""
     target_tests: Mapping[str, int]
     """Decisions by a target's name, by module outside `targets`."""
+    operator_sets: Mapping[str, frozenset[str]]
+    """Sets of operators that stand outside `operators`, by module and line. What they say is a
+    choice or what an implementation can do; facts are asked of the table of operators."""
 
     @property
     def largest_folder(self) -> tuple[str, int]:
@@ -59,6 +70,21 @@ class Shape:
         yield f"types of refusals                 {len(self.refusals)}: {', '.join(self.refusals)}"
         total, folders = sum(self.target_tests.values()), len(self.target_tests)
         yield f"tests of a target by its name     {total} in {folders} modules outside targets"
+        yield f"tables of operator facts          1: operators, {len(CATALOG)} rows"
+        yield f"sets that choose operators        {len(self.operator_sets)}"
+        yield f"    that say the same twice       {len(self.repeated_sets)}"
+        yield from (f"    {first} and {second}" for first, second in self.repeated_sets)
+
+    @property
+    def repeated_sets(self) -> list[tuple[str, str]]:
+        """Pairs of sets of operators that have nearly all names in common."""
+        return [
+            (first, second)
+            for (first, one), (second, other) in itertools.combinations(
+                self.operator_sets.items(), 2
+            )
+            if len(one & other) >= _ALIKE * len(one | other)
+        ]
 
 
 @cache
@@ -78,6 +104,12 @@ def measure() -> Shape:
             name: count
             for name, path in modules().items()
             if (count := target_tests(name, tree(path)))
+        },
+        operator_sets={
+            f"{name.removeprefix('ortkit.')}:{line}": names
+            for name, path in modules().items()
+            if not name.startswith("ortkit.operators.")
+            for line, names in operator_sets(tree(path))
         },
     )
 
@@ -123,6 +155,22 @@ def _refusals() -> Iterator[str]:
             is_type = isinstance(node, ast.ClassDef) and "Refus" in node.name
             if is_type and not node.name.endswith("Error"):
                 yield f"{name.removeprefix('ortkit.')}.{node.name}"
+
+
+def operator_sets(parsed: ast.Module) -> Iterator[tuple[int, frozenset[str]]]:
+    """Yield the sets, tuples and lists that hold names of operators and nothing else."""
+    known = _operators()
+    for node in ast.walk(parsed):
+        if isinstance(node, (ast.Set, ast.Tuple, ast.List)):
+            names = frozenset(map(_text, node.elts))
+            if len(names) >= _LEAST_NAMES and names <= known:
+                yield node.lineno, names
+
+
+@cache
+def _operators() -> frozenset[str]:
+    standard = {schema.name for schema in onnx.defs.get_all_schemas()}
+    return frozenset(standard | {op_type for _, op_type in CATALOG})
 
 
 def target_tests(name: str, parsed: ast.Module) -> int:

@@ -18,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from ortkit.fusion.regions.ort_costs import ORT_NS
 from ortkit.kernels.region.macros import REDUCTIONS
 from ortkit.kernels.region.ops import POINTWISE_OPS
+from ortkit.kernels.region.ops_activations import ACTIVATIONS
 from ortkit.kernels.region.views import VIEWS
 from ortkit.operators import OpInfo, operator, where
 from ortkit.operators.catalog import CATALOG
@@ -45,9 +46,24 @@ NOT_ONLY_MOVED = {
     "Upsample",
 }  # fmt: skip
 ANY = 2**31 - 1
+#: Without them the operator is another one, or no example of it.
+ATTRIBUTES = {"BitShift": {"direction": "LEFT"}, "Mod": {"fmod": 1}, "Shrink": {"bias": 0.1}}
 ROWS = sorted(CATALOG.values(), key=lambda row: (row.domain, row.op_type))
 MANY = [
     row for row in ROWS if row.access == "elementwise" and row.inputs != (1, 1) and not row.domain
+]
+
+
+#: Elementwise functions of one floating-point tensor. Erf is left out: the reference computes
+#: it in float32.
+ONE_FLOAT = [
+    row
+    for row in ROWS
+    if row.access == "elementwise"
+    and row.inputs in ((1, 1), (1, 3))
+    and row.dtype == "input"
+    and not row.op_type.startswith(("Bit", "Erf", "Not"))
+    and not row.domain
 ]
 
 
@@ -178,6 +194,36 @@ def test_affine_operators_keep_midpoints(op_type: str) -> None:
     np.testing.assert_allclose(middle, (ends[0] + ends[1]) / 2, rtol=1e-5)
 
 
+@pytest.mark.parametrize("row", ONE_FLOAT, ids=lambda row: row.op_type)
+def test_exact_operators_give_in_float32_what_they_give_in_float64(row: OpInfo) -> None:
+    x = np.random.default_rng(0).standard_normal(100).astype(np.float32)
+    values = np.abs(x) + 1 if row.op_type in ("Acosh", "Log", "Sqrt") else x / 4
+    wide, narrow = run(row, [values.astype(np.float64)]), run(row, [values])
+    assert np.array_equal(wide, narrow) == row.exact
+
+
+def test_views_and_choices_are_exact() -> None:
+    assert where(access="view") | {"Max", "Min", "Where", "ReduceMax", "ReduceMin"} <= where(
+        exact=True
+    )
+
+
+def test_indexed_operators_have_an_input_that_names_elements() -> None:
+    found = {
+        name
+        for name in where(moves_only=True)
+        if [each.name for each in standard()[name].inputs[1:]] in (["indices"], ["condition"])
+    }
+    assert where(indexed=True) == found
+    assert where(moves_only=True, keeps_all=False) == found | {"Slice", "Split"}
+    assert where(reshapes=True) <= where(keeps_all=True) <= where(moves_only=True)
+
+
+def test_activations_read_one_tensor() -> None:
+    assert ACTIVATIONS.keys() - where(activation=True) == {"PRelu", "Shrink"}
+    assert where(activation=True) - ACTIVATIONS.keys() == {"Clip", "Tanh"}
+
+
 def test_unknown_facts_are_errors() -> None:
     with pytest.raises(TypeError, match="no such fact: colour"):
         where(colour="green")
@@ -221,7 +267,7 @@ def _kind(types: set[str]) -> str:
 
 def model_of(row: OpInfo, arrays: Sequence[np.ndarray]) -> onnx.ModelProto:
     """A model with one node."""
-    attributes = {"BitShift": {"direction": "LEFT"}, "Mod": {"fmod": 1}}.get(row.op_type, {})
+    attributes = ATTRIBUTES.get(row.op_type, {})
     names = [f"x{index}" for index in range(len(arrays))]
     node = helper.make_node(row.op_type, names, ["y"], **attributes)
     values = [

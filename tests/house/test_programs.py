@@ -47,6 +47,7 @@ RUN_BY = {
     ("guides/deploy", "sh"): _SHELL,
     ("guides/gpu", "python"): _GUIDES,
     ("guides/gpu", "sh"): _SHELL,
+    ("guides/integrations", "python"): _HERE,
     ("guides/llm", "console"): _GUIDES,
     ("guides/llm", "python"): "tests/genai/test_genai_guide.py",
     ("guides/llm", "sh"): _SHELL,
@@ -115,6 +116,7 @@ def options(path: Path) -> Iterator[dict[str, Any]]:
 #: What each page has defined by then, and what its programs write.
 PAGES: dict[str, tuple[Callable[[Path], Iterator[dict[str, Any]]], str]] = {
     "concepts/library": (options, "model.opt.ops.so"),
+    "guides/integrations": (options, "model.opt.ops.so"),
     "reference/model_page": (lambda path: iter([{}]), "page.html"),
     "sessions/profile": (a_session, "model.onnx"),
     "sessions/profile_html": (a_session, "bert.html"),

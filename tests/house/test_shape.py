@@ -12,6 +12,7 @@ from tests.house.shape import (
     cycles,
     imported,
     measure,
+    operator_sets,
     target_tests,
     without_sanctioned,
 )
@@ -69,6 +70,15 @@ def test_there_is_one_type_of_refusal() -> None:
 
 def test_nothing_is_decided_by_a_name() -> None:
     assert measure().target_tests.keys() == NO_TARGETS.keys()
+
+
+def test_no_set_of_operators_stands_twice() -> None:
+    assert measure().repeated_sets == []
+
+
+def test_sets_of_operators_are_found() -> None:
+    text = 'A = {"Add", "Mul", "Sub", "Div"}; B = ("Add", "Mul"); C = ["Add", "Mul", "Sub", "x"]'
+    assert [names for _, names in operator_sets(ast.parse(text))] == [{"Add", "Mul", "Sub", "Div"}]
 
 
 @pytest.mark.parametrize(

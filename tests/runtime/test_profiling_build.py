@@ -14,6 +14,7 @@ from ortkit.runtime.profiling.build import profile_of, read_profile
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.context import Context, Joined
 from ortkit.runtime.profiling.document import profile_from, read_profile_document
+from ortkit.runtime.profiling.overall import _near_median
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.times import times_of, typical
 from ortkit.runtime.profiling.trace.devices import joined
@@ -266,3 +267,10 @@ def test_percentiles_are_those_of_numpy() -> None:
 def test_a_profile_is_not_a_document() -> None:
     with pytest.raises(UserError):
         profile_from({"schema": "ortkit.profile/1", "about": None})
+
+
+def test_parts_of_a_run_are_those_of_runs_near_the_median() -> None:
+    durations = np.array([10.0, 11, 12, 13, 90, 80, 70, 14])
+    near = durations[_near_median(durations)]
+    assert sorted(near) == [12, 13, 14]
+    assert _near_median(np.array([5.0])).tolist() == [0]

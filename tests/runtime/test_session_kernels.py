@@ -14,7 +14,7 @@ from ortkit.errors import RunError, UserError
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN
-from ortkit.runtime import loading
+from ortkit.runtime import registering
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import unary
 
@@ -160,9 +160,9 @@ def test_why_no_gpu_here_runs_a_kernel_is_said() -> None:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    assert loading._left_out(options, ["ortkit.fused::a"]) == ""
+    assert registering._left_out(options, ["ortkit.fused::a"]) == ""
     for op in "ab":
         text = f"no image for sm_75 of kernel {op}0: the function body runs"
         options.add_session_config_entry(f"ortkit.fused::{op}@left_out", text)
-    found = loading._left_out(options, [f"ortkit.fused::{op}" for op in "abc"])
+    found = registering._left_out(options, [f"ortkit.fused::{op}" for op in "abc"])
     assert found == " (no image for sm_75)"

@@ -60,7 +60,7 @@ def test_both_sides_are_met(name: str) -> None:
     assert guards is not None
     assert guards.guards
     assert not guards.missed
-    assert f"guards: {guards.guards} of {guards.guards} met on both sides" in found.reason
+    assert f"conditions: {guards.guards} of {guards.guards} seen true and false" in found.reason
 
 
 def test_a_branch_that_usual_inputs_do_not_reach_is_compared() -> None:
@@ -74,7 +74,7 @@ def test_what_is_not_met_is_listed() -> None:
     body = "m = LayerNormalization(x, ones) y = Clip(m, zero, thousand)"
     original = built(X, body)
     found = verify_models(original, original)
-    assert "guards: 1 of 2 met on both sides" in found.reason
+    assert "conditions: 1 of 2 seen true and false" in found.reason
     guards = json.loads(json.dumps(found.to_json()))["guards"]
     missed = {"node": "Clip 'y'", "test": "above 1000", "met": "false"}
     assert guards == {"guards": 2, "missed": [missed], "in_bodies": 0}
@@ -84,7 +84,7 @@ def test_guards_in_bodies_are_counted_apart() -> None:
     body = BRANCH.replace("p = Neg(x)", "p = Clip(x, zero, four)")
     original = built(f"{X}, bool c", body)
     found = verify_models(original, original)
-    assert "guards: 1 of 1 met on both sides, 1 in bodies not measured" in found.reason
+    assert "conditions: 1 of 1 seen true and false, 1 in bodies not measured" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_a_batch_that_is_cut_keeps_its_guards() -> None:
     original = model(text, {"zero": WEIGHTS["zero"]})
     found = verify_models(original, original)
     assert found.batch.startswith("32 rows as 3")
-    assert "guards: 1 of 1 met on both sides" in found.reason
+    assert "conditions: 1 of 1 seen true and false" in found.reason

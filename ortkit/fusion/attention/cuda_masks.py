@@ -9,7 +9,8 @@ import onnx_ir as ir
 from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
-_MOVES = where(reshapes=True) | {"Cast", "Expand", "Identity"}
+#: Not Concat, of which only one input is followed.
+_MOVES = (where(keeps_all=True) - {"Concat"}) | {"Cast"}
 _COMPARES = frozenset({"Greater", "GreaterOrEqual"})
 #: Longer ways back are not gone.
 _FAR = 8

@@ -12,14 +12,11 @@ from math import ceil, prod
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
+from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.rewrite.scope import Scope
 
 #: Sizes that are not known: the batch, and the pixels along a side.
 NOMINAL_BATCH, NOMINAL_SIDE = 1, 56
-#: What ONNX Runtime's blocked convolution applies itself, in addition to a residual sum.
-APPLIED = frozenset(
-    {"Add", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}
-)
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
 
 
 def _is_step(node: ir.Node) -> bool:
-    return node.op_type not in ("Conv", "Mul") and node.op_type not in APPLIED
+    return node.op_type not in ("Conv", "Mul") and node.op_type not in RUNTIME_APPLIES
 
 
 def _elements(scope: Scope, value: ir.Value) -> int:

@@ -16,19 +16,13 @@ import onnx_ir as ir
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.nodes import is_global_mean, is_scalar
 from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
 PASS = "fuse-convolutions"
-#: What may follow a convolution in its kernel; further operands are scalars or of its shape.
-EPILOGUE_OPS = frozenset(
-    {
-        "Add", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul",
-        "Relu", "Selu", "Sigmoid", "Softplus", "Sub", "Swish", "Tanh",
-    }
-)  # fmt: skip
 #: Additional operators of activations that read the result more than once, such as Mish.
 INNER = EPILOGUE_OPS | {"Abs", "Div", "Erf", "Exp", "Max", "Min", "Neg"}
 #: Longer epilogues are split.

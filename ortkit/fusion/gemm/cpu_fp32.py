@@ -13,8 +13,8 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.conv.finder import EPILOGUE_OPS
 from ortkit.fusion.regions.cost_model import nominal
+from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.graph.symbolic.dims import Size

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortkit.fusion.conv.cost import APPLIED
 from ortkit.fusion.gemm.cpu_fp32 import Product
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS, ORT_NS
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.targets.target import Target
@@ -44,7 +44,7 @@ def predict_product(one: Product, calibration: Calibration) -> Prediction:
     if one.bias is not None:
         before += elements * ARITHMETIC_NS
     for node in one.epilogue:
-        if node.op_type not in APPLIED:
+        if node.op_type not in RUNTIME_APPLIES:
             each = elements * ORT_NS.get(node.op_type, ARITHMETIC_NS)
             before += calibration.node_ns + each
         after += elements * CostModel.operations(node) * calibration.operation_ns

@@ -14,6 +14,7 @@ from ortkit.operators.info import Access
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope, is_unused
 from ortkit.targets.catalog import load
+from ortkit.targets.cpu import CPU
 
 #: Integers in tensors of up to this many elements are sizes and indices, not data.
 SHAPE_ARITHMETIC = 64
@@ -37,7 +38,7 @@ BLOCKED = frozenset(
     }
 )  # fmt: skip
 #: What it computes at the end of a convolution, or of a Gemm, of any rank.
-EPILOGUES = frozenset({"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+EPILOGUES = CPU.fused_conv_activations - {"HardSwish"}  # of convolutions only
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
 _QUANTIZED = where(access="quantize")
 

@@ -36,7 +36,7 @@ _VIEWS = (
     | {"Constant", "Dropout", "Identity", "Shape", "Size"}
 )
 #: Read as much of their first input as they write.
-_PICKING = frozenset({"Compress", "Gather", "GatherElements", "GatherND", "Slice"})
+_PICKING = where(indexed=True) | {"Slice"}
 
 
 @dataclass(frozen=True)

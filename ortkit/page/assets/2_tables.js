@@ -46,7 +46,7 @@ const makeTable = ({ table, filter, what, more, source, columns: wanted, noun, o
     const made = make("tr", "", { "data-index": index, class: index === marked ? "chosen" : "" });
     columns.forEach((column, at) => {
       const text = value(column, index) === null ? "" : (column.text ?? String)(value(column, index));
-      const cell = make("td", at || !onChoose ? text : "", { class: column.number ? "number" : "" });
+      const cell = make("td", at || !onChoose ? text : "", { class: column.number ? "number" : column.wraps ? "text" : "" });
       if (!column.number && text.length > 30) cell.title = text;
       if (!at && onChoose) {
         const button = make("button", text, { type: "button", class: "go" });

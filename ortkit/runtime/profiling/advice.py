@@ -22,9 +22,7 @@ MOST = 5
 LEAST_GAIN = 0.01
 _CPU = "CPUExecutionProvider"
 #: Gather and its like are none of them: a table that is looked up in has to be read.
-_MOVES = (
-    where(access="view", moves_only=True) - {"Compress", "Gather", "GatherElements", "GatherND"}
-) | {"Cast", "Identity", "Pad"}
+_MOVES = where(moves_only=True, indexed=False) | {"Cast", "Pad"}
 _REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
 _COPIES = frozenset({"MemcpyFromHost", "MemcpyToHost"})
 #: Tensors of up to this many integers are sizes and indices, not data.

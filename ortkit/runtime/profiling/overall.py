@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ortkit.runtime.profiling.balance import MOST_RUNS
 from ortkit.runtime.profiling.context import Context
 from ortkit.runtime.profiling.result import Overall
-from ortkit.runtime.profiling.times import times_of, typical
+from ortkit.runtime.profiling.times import times_of
 from ortkit.runtime.profiling.trace.devices import busy_us
 from ortkit.runtime.profiling.trace.gaps import Gaps
 from ortkit.runtime.profiling.trace.trace import Trace
@@ -38,18 +38,31 @@ def overall_of(
         device = busy_us(events) / runs
         copies = sum(one.duration_us for one in events if one.kind == "copy") / runs
     plain = context.plain_us
+    durations = np.array([trace.runs[run].duration_us for run in counted], np.float64)
+    near = _near_median(durations)
     return Overall(
-        profiled=times_of([trace.runs[run].duration_us for run in counted]),
+        profiled=times_of(durations),
         plain=times_of(plain) if len(plain) else None,
-        kernels_us=float(typical(run_times.sum(axis=0))),
-        covered_us=float(typical(gaps.covered)),
+        kernels_us=float(run_times.sum(axis=0)[near].mean()),
+        covered_us=float(gaps.covered[near].mean()),
         least_covered_us=float(gaps.covered.min()),
-        gaps_us=float(typical(gaps.between)),
-        outside_us=float(typical(gaps.outside)),
+        gaps_us=float(gaps.between[near].mean()),
+        outside_us=float(gaps.outside[near].mean()),
         device_us=device,
         copies_us=copies,
         peak_bytes=_peak(trace, counted),
     )
+
+
+def _near_median(durations: Values) -> Numbers:
+    """Return the runs from the lower quartile to the median.
+
+    The parts of a run are means over them, so that they add up to no more than the median run,
+    whatever other processes did to half of the runs. A mean is finer than a trace's microseconds.
+    """
+    count = len(durations)
+    order = np.argsort(durations, kind="stable")
+    return order[count // 4 : count // 2 + 1]
 
 
 def _peak(trace: Trace, counted: Numbers) -> int | None:

@@ -23,9 +23,7 @@ from ortkit.verify.steps import captured, computed_values
 _COMPARISONS = where(access="elementwise", dtype="bool", broadcasts=True)
 _CHOICES = frozenset({"Where", "If"})
 #: Operators behind which a condition is the same one.
-_CARRIERS = frozenset({
-    "Cast", "Expand", "Identity", "Not", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
-})  # fmt: skip
+_CARRIERS = (where(keeps_all=True) - {"Concat"}) | {"Cast", "Not"}
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 #: A bound at the end of a type is no bound: the largest numbers of float16, bfloat16 and float32.
 _LARGEST = frozenset({65504.0, 3.3895313892515355e38, 3.4028234663852886e38})
@@ -71,10 +69,10 @@ class GuardCoverage:
         parts = []
         if self.guards:
             met = self.guards - len(self.missed)
-            parts.append(f"{met} of {self.guards} met on both sides")
+            parts.append(f"{met} of {self.guards} seen true and false")
         if self.in_bodies:
             parts.append(f"{self.in_bodies} in bodies not measured")
-        return f"guards: {', '.join(parts)}" if parts else ""
+        return f"conditions: {', '.join(parts)}" if parts else ""
 
     def to_json(self) -> dict[str, object]:
         """Return the fields, as JSON's types."""

@@ -42,7 +42,7 @@ _CARRIERS: dict[str, tuple[int, ...]] = {
     "GatherElements": (0,), "Pad": (0,), "OptionalGetElement": (0,),
 }  # fmt: skip
 #: Those through which floats are followed: what is computed from a float has another meaning.
-_RESHAPERS = ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose")
+_RESHAPERS = (where(keeps_all=True) - {"Concat"}) | {"Cast"}
 
 #: op: (input that holds indices, input that is indexed, attribute with the axis, its default)
 _INDEXED: dict[str, tuple[tuple[int, int, str, int], ...]] = {

@@ -84,7 +84,7 @@ class KernelReport:
         for is_interpreted in (False, True):
             rows = [row for row in run if row.is_interpreted is is_interpreted]
             count = "1 kernel" if len(rows) == 1 else f"{len(rows)} kernels"
-            how = "interpreted alone" if is_interpreted else "alone"
+            how = "interpreted alone" if is_interpreted else "run alone"
             cases = sum(row.cases for row in rows)
             parts += [f"{count} {how} in {cases} cases"] if rows else []
         worst = max(row.ratio for row in run)

@@ -8,7 +8,7 @@ class Pane {
   constructor(side, holder) {
     Object.assign(this, { side, graph: graphs[side], view: { x: 0, y: 0, k: 1 }, lit: new Set(), chosen: null, drawn: null });
     this.open = openAtFirst(this.graph, isPair && !side ? 36 : 48);
-    this.element = make("div", "", { class: `pane${isPair && !side ? " dim" : ""}`, id: `pane-${side}` });
+    this.element = make("div", "", { class: "pane", id: `pane-${side}` });
     const bar = make("div", "", { class: "line" });
     const { graph } = this;
     bar.append(make("h2", isPair ? ["Before", "After"][side] : "Graph"),

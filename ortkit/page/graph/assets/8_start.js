@@ -15,6 +15,7 @@ for (const family of FAMILIES) {
   byId("legend").append(item);
 }
 if (graphs.some((graph) => graph.fusedCount)) byId("legend").append(make("li", "filled: a fused kernel"));
+if (isPair) byId("legend").append(make("li", "dashed: folded or removed"));
 
 const showTable = ({ title, columns, rows, note }, index) => {
   const section = make("section");
@@ -31,7 +32,7 @@ const showTable = ({ title, columns, rows, note }, index) => {
   const isNumber = columns.map((_, at) => rows.some((row) => typeof row[at] === "number"));
   const source = Object.fromEntries(columns.map((_, at) => [at, rows.map((row) => row[at] ?? (isNumber[at] ? null : ""))]));
   makeTable({ table, filter, what, more, source, noun: "row",
-    columns: columns.map((name, at) => ({ title: name, field: at, number: isNumber[at], text: isNumber[at] ? significant : String })) });
+    columns: columns.map((name, at) => ({ title: name, field: at, number: isNumber[at], wraps: true, text: isNumber[at] ? significant : String })) });
 };
 
 tellNothing();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 
 from ortkit.page.text import time_text
@@ -14,6 +15,7 @@ from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.result import KernelRow, OpRow, Overall, Profile, Row, Work
 from ortkit.runtime.profiling.trace.events import TensorShape
 from ortkit.text import with_short_keys
+from ortkit.version import __version__
 
 #: Rows beyond this, those of least time, are left out of the page, which says so.
 MOST_ROWS = 20_000
@@ -72,6 +74,7 @@ def _subtitle(profile: Profile) -> str:
         f"{profile.runs} runs",
         ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in about.inputs.items()),
         about.machine or "",
+        f"ortkit {__version__}, {date.today().isoformat()}",
     ]
     return "; ".join(filter(None, parts))
 

@@ -1,0 +1,1 @@
+"""Optimized models in servers, registries and tools of others, one module for each."""
