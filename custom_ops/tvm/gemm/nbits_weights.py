@@ -213,8 +213,8 @@ def copy_row(
 def dot_column(e: Bf16Emitter, of: Blocks, rows: Rows, count: int, column: Expr) -> list[Expr]:
     """Emit the products of a few rows and a column.
 
-    The sum of a (q - zero) over a block is that of a (q - middle), and (middle - zero) times the
-    sum of the block's a: weights are looked up in one table.
+    Weights are looked up in one table, as if all zeros were the middle. What other zeros add is
+    (middle - zero) times the sum of a block's a.
 
     Args:
         e: Where to.
