@@ -23,9 +23,20 @@ class Refused:
 class RefusedError(Exception):
     """Carry a refusal up to a function that returns it."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, fix: str = "") -> None:
         super().__init__(reason)
-        self.refused = Refused(reason)
+        self.refused = Refused(reason, fix)
+
+
+def needed(value: T | Refused) -> T:
+    """Return a value that there is.
+
+    Raises:
+        RefusedError: It is a refusal.
+    """
+    if isinstance(value, Refused):
+        raise RefusedError(value.reason, value.fix)
+    return value
 
 
 def refusals(function: Callable[P, T]) -> Callable[P, T | Refused]:

@@ -293,14 +293,8 @@ class _Reader:
             raise _NotAttentionError
         if integer(split, "axis", 0) not in (2, -1):
             raise _NotAttentionError
-        if len(split.input) > 1 and split.input[1]:
-            told = self._body.constant(split.input[1])
-            sizes = [] if told is None else [int(size) for size in told.flat]
-        else:
-            each = -(-shape[2] // len(split.output))
-            sizes = [each] * (len(split.output) - 1)
-            sizes.append(shape[2] - sum(sizes))
-        if len(sizes) != len(split.output):
+        sizes = self._body.split_sizes(split, shape[2])
+        if sizes is None:
             raise _NotAttentionError
         part = list(split.output).index(name)
         return sum(sizes[:part]), sizes[part]

@@ -9,9 +9,10 @@ import onnx
 
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from ..tvm.tile.registers import VECTOR
+from . import attention_cuda
 from .body import Body, integer
 from .gemm_bf16_operands import BFLOAT16, FLOAT, source_of_cast
 
@@ -26,30 +27,14 @@ _ATTRIBUTES = frozenset(
 
 
 @dataclass(frozen=True)
-class Heads:
+class Heads(attention_cuda.Heads):
     """Q, K or V: heads of rows, in one of the region's inputs.
 
     Args:
-        tensor: The input, [batch, length, columns] or, stacked, [batch, heads, length, width].
-        stacked: Whether every head lies for itself.
-        heads: How many there are.
-        width: Of one row of one head.
-        batch: The number of samples.
-        length: The number of rows.
-        pitch: Elements from a row to the next.
-        first: The column where the first head begins.
         bias: The input float32 [N] that is added to every row, and its column of `first`.
         is_rounded: Whether its elements are rounded to bfloat16, or are bfloat16.
     """
 
-    tensor: int
-    stacked: bool
-    heads: int
-    width: int
-    batch: Extent
-    length: Extent
-    pitch: int
-    first: int = 0
     bias: tuple[int, int] | None = None
     is_rounded: bool = False
 
@@ -99,6 +84,7 @@ class AttentionForm:
         )
 
 
+@refusals
 def read_attention(signature: RegionSignature) -> AttentionForm | Refused | None:
     """Return the region as one Attention of ONNX; None if it has none.
 
@@ -117,16 +103,12 @@ def read_attention(signature: RegionSignature) -> AttentionForm | Refused | None
     heads = (integer(node, "q_num_heads", 0), *[integer(node, "kv_num_heads", 0)] * 2)
     operands = []
     for name, count in zip(node.input[:3], heads, strict=True):
-        operand = _read_heads(body, name, count)
-        if isinstance(operand, Refused):
-            return operand
+        operand = needed(_read_heads(body, name, count))
         operands.append(operand)
     q, k, v = operands
     if refused := _mismatch(q, k, v):
         return refused
-    mask = _read_mask(body, node, q, k)
-    if isinstance(mask, Refused):
-        return mask
+    mask = needed(_read_mask(body, node, q, k))
     if refused := _wrong_type(signature, (q, k, v), mask):
         return refused
     scales = [float(each.f) for each in node.attribute if each.name == "scale"]
@@ -187,6 +169,7 @@ class _Columns:
     is_rounded: bool = False
 
 
+@refusals
 def _read_heads(body: Body, name: str, heads: int) -> Heads | Refused:
     before = _before_rounding(body, name)
     tensor = body.inputs.get(before or name)
@@ -199,9 +182,7 @@ def _read_heads(body: Body, name: str, heads: int) -> Heads | Refused:
         return Heads(
             tensor, True, count, width, batch, length, width, is_rounded=before is not None
         )
-    columns = _read_columns(body, name)
-    if isinstance(columns, Refused):
-        return columns
+    columns = needed(_read_columns(body, name))
     if heads < 1 or columns.count % heads:
         return Refused(f"attention of {heads} heads in {columns.count} columns")
     shape = body.signature.inputs[columns.tensor].shape
@@ -244,11 +225,10 @@ def _read_columns(body: Body, name: str) -> _Columns | Refused:
     return Refused("attention of something that its kernel does not compute")
 
 
+@refusals
 def _read_part(body: Body, split: onnx.NodeProto, name: str) -> _Columns | Refused:
-    whole = _read_columns(body, split.input[0])
-    if isinstance(whole, Refused):
-        return whole
-    sizes = _sizes(body, split, whole.count)
+    whole = needed(_read_columns(body, split.input[0]))
+    sizes = body.split_sizes(split, whole.count)
     if integer(split, "axis", 0) not in (2, -1) or sizes is None:
         return Refused("attention of parts that are no known columns")
     part = list(split.output).index(name)
@@ -257,26 +237,13 @@ def _read_part(body: Body, split: onnx.NodeProto, name: str) -> _Columns | Refus
     return replace(whole, first=whole.first + start, count=sizes[part], bias=bias)
 
 
-def _sizes(body: Body, split: onnx.NodeProto, count: int) -> list[int] | None:
-    if len(split.input) > 1 and split.input[1]:
-        told = body.constant(split.input[1])
-        sizes = [] if told is None else [int(size) for size in told.flat]
-    else:
-        each = -(-count // len(split.output))
-        sizes = [each] * (len(split.output) - 1)
-        sizes.append(count - sum(sizes))
-    is_whole = len(sizes) == len(split.output) and sum(sizes) == count and min(sizes) >= 0
-    return sizes if is_whole else None
-
-
+@refusals
 def _read_biased(body: Body, add: onnx.NodeProto) -> _Columns | Refused:
     for bias, rows in (add.input, [*add.input][::-1]):
         tensor = body.inputs.get(bias)
         if tensor is None or len(body.signature.inputs[tensor].shape) != 1:
             continue
-        columns = _read_columns(body, rows)
-        if isinstance(columns, Refused):
-            return columns
+        columns = needed(_read_columns(body, rows))
         fits = body.signature.inputs[tensor].shape == (columns.count,)
         if columns.bias is not None or columns.is_rounded or not fits:
             break

@@ -79,6 +79,18 @@ class Body:
         axes = self.constant(node.input[1])
         return () if axes is None else tuple(int(axis) for axis in axes.flat)
 
+    def split_sizes(self, split: onnx.NodeProto, count: int) -> list[int] | None:
+        """Return the sizes of the parts of a Split of `count`; None if they are not known."""
+        if len(split.input) > 1 and split.input[1]:
+            told = self.constant(split.input[1])
+            sizes = [] if told is None else [int(size) for size in told.flat]
+        else:
+            each = -(-count // len(split.output))
+            sizes = [each] * (len(split.output) - 1)
+            sizes.append(count - sum(sizes))
+        is_whole = len(sizes) == len(split.output) and sum(sizes) == count and min(sizes) >= 0
+        return sizes if is_whole else None
+
     def transposed(self, name: str, *permutations: tuple[int, ...]) -> str | None:
         """Return what `name` is a Transpose of, by one of these permutations."""
         node = self.producer(name, "Transpose")
@@ -86,9 +98,10 @@ class Body:
             return None
         return str(node.input[0])
 
-    def input_through(self, name: str, *permutations: tuple[int, ...]) -> int | None:
-        """Return the number of the input that `name` is a Transpose of."""
-        source = self.transposed(name, *permutations)
+    def input_through(self, name: str, *permutations: tuple[int, ...] | None) -> int | None:
+        """Return the number of the input that `name` is a Transpose of; None among them: is."""
+        turned = [each for each in permutations if each is not None]
+        source = self.transposed(name, *turned) if len(turned) == len(permutations) else name
         return None if source is None else self.inputs.get(source)
 
     def packed(self, name: str, layout: Prepack) -> int | None:

@@ -10,7 +10,8 @@ import onnx
 from ortkit.kernels.layouts.conv_filters import Sizes, by_channel
 from ortkit.kernels.layouts.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
-from ortkit.refusal import Refused
+from ortkit.kernels.sizes import known
+from ortkit.refusal import Refused, needed, refusals
 
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
 from .epilogue import Epilogue, read_epilogue
@@ -26,6 +27,11 @@ class Window:
     dilations: tuple[int, int]
     pads: tuple[int, int, int, int]
     """Top, left, bottom, right."""
+
+    @property
+    def taps(self) -> int:
+        """How many numbers of a channel it looks at."""
+        return self.kernel[0] * self.kernel[1]
 
     @property
     def is_point(self) -> bool:
@@ -87,11 +93,15 @@ class Convolution:
     @property
     def channels(self) -> int:
         """How many the result has."""
-        channels = self.output.shape[3]
-        assert isinstance(channels, int)
-        return channels
+        return known(self.output.shape[3:])[0]
+
+    @property
+    def depth(self) -> int:
+        """How many x has."""
+        return known((self.input.shape[1 if self.planar else 3],))[0]
 
 
+@refusals
 def read_convolution(
     signature: RegionSignature, own: str = "float32"
 ) -> Convolution | Refused | None:
@@ -113,19 +123,13 @@ def read_convolution(
         return Refused("a convolution whose result is not NHWC")
     if refused := unfit(signature, ("float32", "bfloat16") if own == "float32" else (own,)):
         return refused
-    epilogue = read_epilogue(body, conv.output[0], result, own)
-    if isinstance(epilogue, Refused):
-        return epilogue
-    source = _source(body, conv.input[0], own)
-    if isinstance(source, Refused):
-        return source
+    epilogue = needed(read_epilogue(body, conv.output[0], result, own))
+    source = needed(_source(body, conv.input[0], own))
     x, planar, gate = source
     bias = body.inputs.get(conv.input[2]) if len(conv.input) > 2 else None
     if len(conv.input) > 2 and bias is None:
         return Refused("a convolution whose bias is computed")
-    window = window_of(conv)
-    if isinstance(window, Refused):
-        return window
+    window = needed(window_of(conv))
     found = Convolution(
         body, x, planar, gate, str(conv.input[1]), bias, integer(conv, "group", 1), window,
         epilogue, result,
@@ -196,8 +200,11 @@ def window_of(conv: onnx.NodeProto) -> Window | Refused:
 
 
 def packed_weight(
-    conv: Convolution, channels: int, layout: Callable[[Sizes], Prepack] = by_channel
+    conv: Convolution, layout: Callable[[Sizes], Prepack] = by_channel, channels: int = 0
 ) -> int | None:
-    """Return the input that a convolution's weight, of `channels`, is packed in; None for none."""
-    kernel = conv.window.kernel
-    return conv.body.packed(conv.weight_value, layout((conv.channels, channels, *kernel)))
+    """Return the input that a convolution's weight is packed in; None for none.
+
+    It reads all channels of x, or `channels` of them.
+    """
+    sizes = conv.channels, channels or conv.depth, *conv.window.kernel
+    return conv.body.packed(conv.weight_value, layout(sizes))

@@ -9,7 +9,7 @@ import onnx
 
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from .body import Body, integer
 from .conv_half import HALF_DTYPES
@@ -57,6 +57,7 @@ class Products:
     batch: Batch | None = None
 
 
+@refusals
 def read_products(signature: RegionSignature) -> Products | Refused | None:
     """Return the region as products of one source; None if it is something else."""
     body = Body(signature)
@@ -80,18 +81,14 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
         return _read_batch(body, nodes, numbers, is_transposed=is_transposed)
     depth, columns = (int(size) for size in (shape[::-1] if is_transposed else shape))
     rows = signature.outputs[0].shape[:-1]
-    norm = read_norm(body, source, (*rows, depth))
-    if isinstance(norm, Refused):
-        return norm
+    norm = needed(read_norm(body, source, (*rows, depth)))
     x = body.inputs.get(source if norm is None else norm.source)
     if x is None:
         return Refused("products of something that is computed in the region")
     reason = misfit(signature, x, depth, columns)
     if reason is not None:
         return Refused(reason)
-    matched = epilogue_of(body, nodes, numbers, body.function.output[0])
-    if isinstance(matched, Refused):
-        return matched
+    matched = needed(epilogue_of(body, nodes, numbers, body.function.output[0]))
     reads, epilogue = matched
     return Products(
         signature, x, norm, numbers, reads, epilogue,
@@ -99,6 +96,7 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     )  # fmt: skip
 
 
+@refusals
 def _read_batch(
     body: Body, nodes: Sequence[onnx.NodeProto], weights: tuple[int, ...], *, is_transposed: bool
 ) -> Products | Refused:
@@ -120,12 +118,8 @@ def _read_batch(
     innermost = (depth, columns) if swapped_axes is None else (depth, columns, rows)
     if any(not isinstance(size, int) or size % VECTOR for size in innermost):
         return Refused(f"products of {innermost}, no multiples of {VECTOR}")
-    matched = epilogue_of(body, nodes, weights, body.function.output[0], is_batch=True)
-    if isinstance(matched, Refused):
-        return matched
-    batch = batch_of(signature, x, weights[0], matched[0])
-    if isinstance(batch, Refused):
-        return batch
+    matched = needed(epilogue_of(body, nodes, weights, body.function.output[0], is_batch=True))
+    batch = needed(batch_of(signature, x, weights[0], matched[0]))
     return Products(
         signature, x, None, weights, *matched, extent_of(rows), depth, columns, is_transposed,
         swapped_axes is not None, batch,
@@ -176,6 +170,7 @@ def misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str 
     return None
 
 
+@refusals
 def epilogue_of(
     body: Body,
     nodes: Sequence[onnx.NodeProto],
@@ -224,9 +219,7 @@ def epilogue_of(
             add(Step("Add", (known[node.output[0]], operand), {}), node.output[0])
     dtype = dtype or body.signature.outputs[0].dtype
     for node in steps:
-        step = read_step(body, node, known, dtype)
-        if isinstance(step, Refused):
-            return step
+        step = needed(read_step(body, node, known, dtype))
         add(step, node.output[0])
     last = Value(len(extras) + len(made)) if made else Value(0)
     if known.get(end) != last:

@@ -10,7 +10,7 @@ import onnx
 from ortkit.kernels.layouts.bf16_blocks import layout
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from .body import TO_NCHW, TO_NHWC, Body, integer
 from .conv import Window, window_of
@@ -77,6 +77,7 @@ class ProductForm:
         return self.signature.inputs[self.a].dtype == "float32"
 
 
+@refusals
 def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     """Return the region as a product with a packed weight; None if it is something else."""
     body = Body(signature)
@@ -88,17 +89,15 @@ def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     if len(found) != 1 or packed[0] is None:
         return Refused("more than one matrix product")
     (node, matrix), (weight, columns) = found[0], packed[0]
-    form = _read_rows(body, node) if node.op_type == "MatMul" else _read_patches(body, node)
-    if isinstance(form, Refused):
-        return form
+    form = needed(
+        _read_rows(body, node) if node.op_type == "MatMul" else _read_patches(body, node)
+    )
     a, depth, patches, start, leading, gate = form
     if depth == 0 or columns == 0:
         return Refused("a matrix product without elements")
     if body.packed(matrix, layout(depth, columns)) != weight:
         return Refused("a packed weight that is taken apart in another way")
-    finish = read_finish(body, start, (*leading, columns))
-    if isinstance(finish, Refused):
-        return finish
+    finish = needed(read_finish(body, start, (*leading, columns)))
     return ProductForm(signature, a, weight, depth, columns, finish, patches, gate)
 
 
@@ -131,14 +130,13 @@ def _matrix_of(body: Body, conv: onnx.NodeProto) -> str:
     return "" if shaped is None else str(shaped.input[0])
 
 
+@refusals
 def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
     source = body.transposed(conv.input[0], TO_NCHW)
     a = None if source is None else rounded_input(body, source)
     if a is None or body.signature.inputs[a].dtype != "bfloat16":
         return Refused("a convolution of something that is no NHWC input of bfloat16")
-    window = window_of(conv)
-    if isinstance(window, Refused):
-        return window
+    window = needed(window_of(conv))
     if integer(conv, "group", 1) != 1 or len(conv.input) > 2:
         return Refused("a convolution of groups, or with a bias of its own")
     shape = body.signature.inputs[a].shape

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from ortkit.kernels.signature import TensorSpec
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from .body import Body, integer
 from .epilogue import Epilogue, Operand, Step, Value, read_step
@@ -31,6 +31,7 @@ class Finish:
     results: tuple[Value, ...]
 
 
+<<<<<<< HEAD
 def read_finish(
     body: Body,
     start: str,
@@ -46,6 +47,12 @@ def read_finish(
         before: Steps that the product's own operator takes, such as its bias.
     """
     nodes = _dependent([*before, *body.function.node], start)
+=======
+@refusals
+def read_finish(body: Body, start: str, shape: tuple[int | str, ...]) -> Finish | Refused:
+    """Read all nodes that depend on the product; results are of `shape`."""
+    nodes = _dependent(body.function.node, start)
+>>>>>>> main
     made = {start, *(name for node in nodes for name in node.output)}
     extras: dict[str, int] = {}
     for node in nodes:
@@ -68,14 +75,10 @@ def read_finish(
             assert isinstance(value, Value)
             rounded[node.output[0]] = value
             continue
-        step = read_step(body, node, known)
-        if isinstance(step, Refused):
-            return step
+        step = needed(read_step(body, node, known))
         steps.append(step)
         known[node.output[0]] = Value(len(distinct) + len(steps))
-    results = _results(body, known, rounded, shape)
-    if isinstance(results, Refused):
-        return results
+    results = needed(_results(body, known, rounded, shape))
     of_columns = tuple(bool(kind) for kind in kinds)
     return Finish(Epilogue(distinct, tuple(steps)), of_columns, results)
 

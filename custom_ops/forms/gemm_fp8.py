@@ -15,7 +15,7 @@ import onnx
 
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, product
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from .body import Body, integer
 from .epilogue import Epilogue, Operand, Step, Value
@@ -45,6 +45,7 @@ class Scaled:
     is_narrow: bool
 
 
+@refusals
 def read_fp8(signature: RegionSignature) -> Products | Refused | None:
     """Return the region as matmuls with fp8 weights; None if it is something else."""
     body = Body(signature)
@@ -64,9 +65,7 @@ def read_fp8(signature: RegionSignature) -> Products | Refused | None:
     if any(signature.inputs[one.number].shape != shape for one in matrices):
         return Refused("products with matrices of several shapes")
     columns, depth = (int(size) for size in shape)
-    norm = None if _is_narrow(body, source) else read_norm(body, source, (*rows, depth))
-    if isinstance(norm, Refused):
-        return norm
+    norm = needed(None if _is_narrow(body, source) else read_norm(body, source, (*rows, depth)))
     x = _rows(body, source if norm is None else norm.source)
     if x is None:
         return Refused("an fp8 matmul of something that is computed in the region")
@@ -86,9 +85,7 @@ def read_fp8(signature: RegionSignature) -> Products | Refused | None:
     if dtype not in _RESULTS or depth % _VECTOR or columns % _VECTOR:
         return Refused(f"an fp8 matmul of [{depth}, {columns}] to {dtype}")
     numbers = tuple(one.number for one in matrices)
-    matched = epilogue_of(body, nodes, numbers, end, dtype)
-    if isinstance(matched, Refused):
-        return matched
+    matched = needed(epilogue_of(body, nodes, numbers, end, dtype))
     scales = [(*one.scales, *x.scales) for one in matrices]
     reads, epilogue = _scaled(*matched, scales, last)
     if len(reads) > MOST_OPERANDS:

@@ -53,6 +53,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.provider",
         "compile a model for ortkit's execution provider, or test a provider",
     ),
+    "bundle": (
+        "ortkit.cli.bundle",
+        "write what a server needs to serve an optimized model",
+    ),
     "passes": (
         "ortkit.cli.passes",
         "list the passes, or describe one",
@@ -92,6 +96,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "make a model faster": ("optimize", "try", "tune", "calibrate"),
     "look at a model": ("inspect", "diff", "profile", "memory"),
     "run and check": ("run", "compare", "verify", "bisect", "reduce"),
+    "deploy": ("bundle",),
     "extend": ("ops", "passes", "provider"),
     "this machine": ("doctor", "cache", "trust", "completion"),
 }

@@ -43,6 +43,7 @@ EXAMPLES: Mapping[str, str] = {
     "reduce": "ortkit reduce model.onnx --check 'python fails.py {}'",
     "profile": "ortkit profile model.onnx --html profile.html",
     "profile diff": "ortkit profile diff model.onnx model.opt.onnx",
+    "bundle triton": "ortkit bundle triton model.opt.onnx --repository models",
     "provider compile": "ortkit provider compile model.onnx -o model_ctx.onnx",
     "provider test": "ortkit provider test CPUExecutionProvider --only 'test_add*'",
     "passes list": "ortkit passes list --level 2",

@@ -74,6 +74,14 @@ def extent_of(dim: int | str) -> Extent:
     return Extent(prod(numbers), tuple(sorted(part for part in parts if not part.isdecimal())))
 
 
+def known(sizes: Iterable[int | str]) -> tuple[int, ...]:
+    """Return sizes as numbers, all of which are known."""
+    every = tuple(sizes)
+    numbers = tuple(size for size in every if isinstance(size, int))
+    assert numbers == every, "a size that is known at run time only"
+    return numbers
+
+
 def product(extents: Iterable[Extent]) -> Extent:
     """Return the product, 1 for none."""
     result = ONE

@@ -173,11 +173,13 @@ CPU = Traits(
         "ortkit.fusion.gemm.cpu_nbits:family",
         "ortkit.fusion.gemm.cpu_fp32_regions:family",
         "ortkit.fusion.attention.cpu:family",
+        "ortkit.fusion.conv.one_axis:family",
     ),
     templates=(
         "gemm.bf16",
         "gemm.nbits",
         "gemm.fp32",
+        "conv.one_axis",
         "conv.pointwise",
         "conv.winograd",
         "conv.direct",

@@ -76,7 +76,9 @@ MAY_IMPORT = {
     "graph/shapes": "graph graph/shapes/rules graph/symbolic operators",
     "graph/shapes/rules": "graph graph/symbolic operators",
     "graph/symbolic": "",
-    "integrations": "graph/* kernels optimization runtime",
+    "integrations": (
+        "comparison graph/* kernels measure optimization runtime targets verify/inputs"
+    ),
     "isolation": "",
     "kernels": "kernels/build targets",
     "kernels/build": "isolation kernels kernels/link kernels/tuning targets",
@@ -87,6 +89,7 @@ MAY_IMPORT = {
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
     "measure": "graph/* isolation kernels/* operators runtime/* targets verify/*",
+    "mlserver": "integrations",
     "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",
@@ -108,6 +111,7 @@ MAY_IMPORT = {
         "fusion/* graph/* isolation kernels/* measure passes provider rewrite runtime targets"
         " verify/*"
     ),
+    "ray_serve": "integrations",
     "rewrite": "graph/* targets",
     "runtime": "graph/* kernels operators",
     "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling/trace",
@@ -121,6 +125,7 @@ MAY_IMPORT = {
     "targets": "",
     "trial": "graph/* measure optimization runtime/* verify/* targets",
     "tune": "fusion/* graph/* isolation kernels/* measure optimization runtime/* targets",
+    "upgrades": "comparison graph/* isolation runtime/* verify/*",
     "verify": (
         "graph/* isolation kernels/* operators runtime targets verify/inputs verify/kernels"
         " verify/lowered"

@@ -26,6 +26,9 @@ from scripts.charts import charts
 PAGE = Path(__file__).parents[2] / "README.md"
 CHINESE = PAGE.with_name("README.zh-CN.md")
 CODE = re.compile(r"```\w+\n.*?```|(?:^    \S[^\n]*\n)+", re.DOTALL | re.MULTILINE)
+HEADLINE = re.compile(
+    r"^\S+: \d+ -> \d+ nodes, \d+ kernels in \d+ places, verified, ", re.MULTILINE
+)
 FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -42,6 +45,7 @@ def test_the_first_screen_says_what_is_so() -> None:
     images = {Path(one).name for one in re.findall(r"!\[[^\]]+\]\(docs/images/(.*?)\)", screen)}
     assert images == {"before_after.svg", *charts()}
     assert len(re.findall(r"^    \S", screen, re.MULTILINE)) == 2  # two commands
+    assert HEADLINE.search(screen)
     assert len(screen.splitlines()) <= 25
 
 

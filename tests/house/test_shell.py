@@ -42,16 +42,20 @@ _WAITS = "it serves until it is stopped; tests/tune/test_runners.py starts both"
 _CASES = "1,884 cases take minutes; tests/provider/test_conformance.py runs them all"
 _GPU = "it needs a GPU"
 #: Why a command is not run: (the name of a page, how the command begins) -> the reason.
+_FETCHES = "it needs a package index; tests/upgrades/test_compare_versions.py fetches versions"
 NOT_RUN = {
     ("README", 'pip install ".[cpu]"'): _INSTALLS,
     ("README", "scripts/demo"): "it makes an environment; scripts/release runs the demo",
-    ("README", "scripts/test"): "it is what runs this test",
     ("docs/getting-started", "pip install "): _INSTALLS,
     ("docs/guides/gpu", "ortkit verify "): _GPU,
+    ("docs/guides/integrations/mlserver", "pip install "): _INSTALLS,
+    ("docs/guides/integrations/ray-serve", "pip install "): _INSTALLS,
     ("docs/guides/provider", "ortkit provider test "): _CASES,
     ("docs/guides/tuning", "python -m tvm.exec.rpc_"): _WAITS,
     ("docs/guides/tuning", "ortkit tune model.onnx --runner rpc:"): _WAITS,
     ("docs/guides/tuning", "scripts/tune-defaults "): _MEASURES,
+    ("docs/guides/upgrades", "ortkit compare bert.onnx --onnxruntime "): _FETCHES,
+    ("docs/guides/upgrades", "ortkit bisect --onnxruntime-optimizers "): _FETCHES,
     ("docs/benchmarks/cpu", "scripts/bench "): _MEASURES,
     ("docs/benchmarks/cpu", "scripts/test -k region_fuzz"): "the suite has this test",
     ("docs/benchmarks/spelling", "scripts/bench "): _MEASURES,
@@ -63,6 +67,13 @@ def bert(folder: Path) -> None:
     """Write the model that most pages speak of, under both of its names."""
     for name in ("model.onnx", "bert.onnx"):
         models.__main__.main(["bert", "--spelling", "ts", "-o", str(folder / name)])
+
+
+def newcomer(folder: Path) -> None:
+    """Write the model, beside our examples and a release of ONNX Runtime."""
+    bert(folder)
+    runtime_archive(folder, "onnxruntime")
+    (folder / "examples").symlink_to(ROOT / "examples")
 
 
 def nothing(folder: Path) -> None:
@@ -95,11 +106,6 @@ def library(folder: Path) -> None:
     (folder / "serve.py").write_text(
         'import ortkit\n\nortkit.Session("model.opt.onnx", kernels="require").close()\n'
     )
-
-
-def readme(folder: Path) -> None:
-    bert(folder)
-    library(folder)
 
 
 def language_models(folder: Path) -> None:
@@ -170,12 +176,13 @@ def my_op_te(x, w):
 #: What makes the folder of a page: of those that take a second or two, and of the others.
 QUICK: dict[str, Callable[[Path], None]] = {
     "docs/guides/deploy": deploy,
+    "docs/guides/integrations/triton": optimized,
     "docs/reference/cli": fish,
     "docs/sessions": nothing,
     "models/README": nothing,
 }
 SLOW: dict[str, Callable[[Path], None]] = {
-    "README": readme,
+    "README": newcomer,
     "docs/concepts/fusion": bert,
     "docs/concepts/library": library,
     "docs/guides/gpu": bert,

@@ -1,10 +1,12 @@
 /* A host without Python and without ONNX Runtime's headers: loads a model with its kernel library.
  *
- * usage: deploy LIBONNXRUNTIME MODEL KERNELS COLUMNS [REPEAT] < inputs > output
+ * usage: deploy LIBONNXRUNTIME MODEL KERNELS COLUMNS [REPEAT [ENTRY]] < inputs > output
  *
  * The model has an input X, float[rows, COLUMNS], an input B, float[COLUMNS], and an output Y like X.
  * Standard input holds B, then the rows of X; Y is written to standard output. With REPEAT the whole
- * is done so many times over in one process.
+ * is done so many times over in one process. With ENTRY 1 the library is registered through
+ * RegisterCustomOpsLibrary, the entry that the ONNX Runtime backend of Triton calls: it opens the
+ * path as it stands and hands its handle over, which is never closed.
  *
  * Slots of OrtApi by number, as in custom_ops/native/ort_abi.h.
  */
@@ -40,11 +42,23 @@ static void* Tensor(void* memory, float* data, size_t count, const int64_t* dims
   return value;
 }
 
-static void RunModel(void* env, char** paths, size_t columns, float* numbers, size_t count) {
+static void Register(void* options, const char* path, int entry) {
+  if (entry == 1) {
+    void* handle = NULL;
+    Check(SLOT(29, Status* (*)(void*, const char*, void**))(options, path, &handle),
+          "RegisterCustomOpsLibrary");
+    if (handle == NULL) exit(1);
+    return;
+  }
+  Check(SLOT(228, Status* (*)(void*, const char*))(options, path), "RegisterCustomOpsLibrary_V2");
+}
+
+static void RunModel(void* env, char** paths, size_t columns, float* numbers, size_t count,
+                     int entry) {
   void *options = NULL, *session = NULL, *memory = NULL, *result = NULL;
   Check(SLOT(10, Status* (*)(void**))(&options), "CreateSessionOptions");
   Check(SLOT(24, Status* (*)(void*, int))(options, 2), "SetIntraOpNumThreads");
-  Check(SLOT(228, Status* (*)(void*, const char*))(options, paths[1]), "RegisterCustomOpsLibrary_V2");
+  Register(options, paths[1], entry);
   Check(SLOT(7, Status* (*)(void*, const char*, const void*, void**))(env, paths[0], options, &session),
         "CreateSession");
   SLOT(100, void (*)(void*))(options);  /* the session goes on without it */
@@ -81,7 +95,10 @@ int main(int count, char** words) {
   void* env = NULL;
   Check(SLOT(3, Status* (*)(int, const char*, void**))(kWarning, "deploy", &env), "CreateEnv");
   const int repeat = count > 5 ? atoi(words[5]) : 1;
-  for (int i = 0; i < repeat; ++i) RunModel(env, words + 2, (size_t)atol(words[4]), numbers, read);
+  const int entry = count > 6 ? atoi(words[6]) : 2;
+  for (int i = 0; i < repeat; ++i) {
+    RunModel(env, words + 2, (size_t)atol(words[4]), numbers, read, entry);
+  }
   SLOT(92, void (*)(void*))(env);
   free(numbers);
   return 0;

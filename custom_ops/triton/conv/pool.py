@@ -8,7 +8,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.conv import Window, window_of
@@ -49,6 +49,7 @@ class MaxPool:
         return for_any_alignment(self.signature, (call,), kernel_text("pool_kernel"))
 
 
+@refusals
 def match(signature: RegionSignature) -> MaxPool | Refused | None:
     """Return the region as a MaxPool; None if it is something else."""
     body = Body(signature)
@@ -59,9 +60,7 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
     result = body.transposed(body.function.output[0], TO_NHWC)
     if result != pool.output[0] or body.input_through(pool.input[0], TO_NCHW) != 0:
         return Refused("a MaxPool of something else than NHWC")
-    window = window_of(pool)
-    if isinstance(window, Refused):
-        return window
+    window = needed(window_of(pool))
     if refused := unfit(signature):
         return refused
     if integer(pool, "ceil_mode", 0) or power(window.kernel[0] * window.kernel[1]) > _MOST_TAPS:

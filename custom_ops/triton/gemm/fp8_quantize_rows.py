@@ -11,7 +11,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, extent_of, product
 from ortkit.kernels.triton.hand import Call, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import Body, integer
 from ...forms.conv_half import optional
@@ -82,6 +82,7 @@ class RoundedRows:
         )  # fmt: skip
 
 
+@refusals
 def match(signature: RegionSignature) -> RoundedRows | Refused | None:
     """Return the region as rows that are rounded; None if it is something else."""
     places = [place for place, one in enumerate(signature.outputs) if one.dtype == FP8]
@@ -98,9 +99,7 @@ def match(signature: RegionSignature) -> RoundedRows | Refused | None:
     shape = signature.outputs[y].shape
     if not shape or not isinstance(shape[-1], int) or shape[-1] > _MOST:
         return Refused("fp8 rows of too many or an unknown number of elements")
-    norm = read_norm(body, name, shape)
-    if isinstance(norm, Refused):
-        return norm
+    norm = needed(read_norm(body, name, shape))
     x = body.inputs.get(name if norm is None else norm.source)
     if x is None:
         return None

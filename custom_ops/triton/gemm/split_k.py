@@ -8,7 +8,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.hand import Call, Passed, Scratch, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import Body, integer
 from ...forms.conv_half import epilogue_text, optional
@@ -102,6 +102,7 @@ class SplitKGemm:
         )  # fmt: skip
 
 
+@refusals
 def match(signature: RegionSignature) -> SplitKGemm | Refused | None:
     """Return the region as a matmul with a norm after it; None if it is something else."""
     body = Body(signature)
@@ -129,8 +130,6 @@ def match(signature: RegionSignature) -> SplitKGemm | Refused | None:
     totals = [place for place, name in enumerate(body.function.output) if name == norm.source]
     if len(totals) + 1 != len(signature.outputs):
         return Refused("a matmul with a norm, of which something else is read")
-    found = epilogue_of(body, nodes, (w,), norm.source)
-    if isinstance(found, Refused):
-        return found
+    found = needed(epilogue_of(body, nodes, (w,), norm.source))
     total = totals[0] if totals else None
     return SplitKGemm(signature, x, w, *found, norm, y, total, rows)

@@ -137,18 +137,15 @@ class Block:
             tile = e.share(number * e.i64(rows))
             keys = [e.minimum(first + tile + e.i64(row), last) for row in range(rows)]
             starts = [e.share(base + key * e.i64(k.pitch)) for key in keys]
-            with accumulators(e, Tile(rows, self.places.vectors), self._lift) as registers:
-                with e.loop(e.i64(k.width)) as column:
-                    queries = e.share(column * e.i64(self.places.lanes))
-                    multiply_add(
-                        e,
-                        registers,
-                        lambda row: e.share(self.places.buffers[k.tensor][starts[row] + column]),
-                        lambda vector, lane: self._queries[
-                            queries + e.i64(vector * VECTOR) + lane
-                        ],
-                    )
-                self._keep_scores(registers, tile, e.share(first + tile))
+            registers = accumulators(e, Tile(rows, self.places.vectors), self._lift)
+            with e.loop(e.i64(k.width)) as column:
+                queries = e.share(column * e.i64(self.places.lanes))
+                multiply_add(
+                    e, registers,
+                    lambda row: e.share(self.places.buffers[k.tensor][starts[row] + column]),
+                    lambda vector, lane: self._queries[queries + e.i64(vector * VECTOR) + lane],
+                )  # fmt: skip
+            self._keep_scores(registers, tile, e.share(first + tile))
 
     def _keep_scores(self, registers: list[list[Buffer]], tile: Expr, key: Expr) -> None:
         if not self.form.is_causal:

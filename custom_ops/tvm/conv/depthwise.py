@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.layouts.conv_filters import channels_last
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import extent_of, product
+from ortkit.kernels.sizes import extent_of, known, product
 from ortkit.refusal import Refused
 from ortkit.targets.cpu import has_bf16
 
 from ...forms.body import integer
 from ...forms.conv import Convolution, packed_weight, read_convolution
+from ..tile.program import Tuned
 from .depthwise_row import TILE, Filter, Row, Sink, Source, row_taps
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
 
 _PICOSECONDS_PER_MULTIPLY = 25
-_PICOSECONDS_PER_FLOP = 31
 
 
 @dataclass(frozen=True)
-class DepthwiseConv:
+class DepthwiseConv(Tuned):
     """One filter for each channel.
 
     Args:
         conv: NHWC, as many groups as channels in and out.
         weight: The input float32 [kh, kw, 1, C].
         means: Whether a second output has the means of the result's rows, [N, OH, C].
-        pixels: Of a row that are computed together, at most.
+        pixels: Of a row that are computed together, at most; 0: `TILE`.
     """
+
+    parameters = ("pixels",)
 
     conv: Convolution
     weight: int
     means: bool
-    pixels: int = TILE
+    pixels: int = 0
 
     @property
     def kind(self) -> str:
@@ -48,19 +49,8 @@ class DepthwiseConv:
         return f"depthwise,{'x'.join(map(str, window.kernel))},stride {window.strides[1]}"
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """See `TunableTemplate`."""
-        return ("pixels",)
-
-    def chosen(self, choices: Choices) -> DepthwiseConv:
-        """See `TunableTemplate`."""
-        return replace(self, pixels=choices.pixels or self.pixels)
-
-    @property
     def _sizes(self) -> tuple[int, int]:
-        width, columns = self.conv.input.shape[2], self.conv.output.shape[2]
-        assert isinstance(width, int)
-        assert isinstance(columns, int)
+        width, columns = known((self.conv.input.shape[2], self.conv.output.shape[2]))
         return width, columns
 
     def launch(self, level: str) -> Launch:
@@ -68,9 +58,7 @@ class DepthwiseConv:
         del level
         batch, height, *_ = self.conv.output.shape
         points = product(extent_of(size) for size in self.conv.output.shape[2:])
-        taps = self.conv.window.kernel[0] * self.conv.window.kernel[1]
-        cost = taps * _PICOSECONDS_PER_MULTIPLY
-        cost += self.conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        cost = self.conv.window.taps * _PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         return Launch((extent_of(batch), extent_of(height)), points, cost, ())
 
     def filter_of(self, buffers: list[Buffer]) -> Filter:
@@ -81,7 +69,7 @@ class DepthwiseConv:
         extras = tuple(buffers[extra] for extra in conv.epilogue.extras)
         return Filter(
             conv.window, width, columns, conv.channels, buffers[self.weight], bias, conv.epilogue,
-            extras, self.pixels,
+            extras, self.pixels or TILE,
         )  # fmt: skip
 
     def lower(self, symbol: str, level: str) -> Expr:
@@ -135,7 +123,7 @@ def depthwise_of(conv: Convolution, channels: int) -> DepthwiseConv | Refused:
     signature = conv.signature
     if channels != conv.groups or channels != conv.channels:
         return Refused("a depthwise convolution with several filters for a channel")
-    weight = packed_weight(conv, 1, channels_last)
+    weight = packed_weight(conv, channels_last, 1)
     if weight is None:
         return Refused("a depthwise weight that is not [kh, kw, 1, C]")
     if not all(isinstance(shape[2], int) for shape in (conv.input.shape, conv.output.shape)):

@@ -15,33 +15,28 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.layouts.conv_filters import by_tap
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.kernels.sizes import Extent, extent_of, known
 from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
-from ..tile.gemm_tile import (
-    Destination,
-    accumulators,
-    expect_tile,
-    load_bias,
-    multiply_add,
-    write_tile,
+from ..tile.gemm_tile import multiply_add
+from ..tile.program import (
+    PICOSECONDS_PER_MULTIPLY,
+    UNIT_MULTIPLIES,
+    Panel,
+    Panels,
+    Tuned,
+    open_panel,
 )
 from ..tile.registers import VECTOR, Tile, choose_tile
 from .depthwise_row import row_taps
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
-    from ..tile.emitter import TileEmitter
 
-# A unit should be worth the arithmetic that finds it: about 3 microseconds of multiply-adds.
-_UNIT_MULTIPLIES = 200_000
 # Of input channels, for whether regions are taken for alike by tuning.
 _FEW_CHANNELS = 128
-_PICOSECONDS_PER_MULTIPLY = 13
-_PICOSECONDS_PER_FLOP = 31
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class DirectConv:
+class DirectConv(Tuned):
     """A convolution of any window.
 
     Args:
@@ -80,43 +75,18 @@ class DirectConv:
     @property
     def kind(self) -> str:
         """See `TunableTemplate`."""
-        return f"convolution,{'few' if self.depth <= _FEW_CHANNELS else 'many'} channels"
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """See `TunableTemplate`."""
-        return ("pixels", "panel")
-
-    def chosen(self, choices: Choices) -> DirectConv:
-        """See `TunableTemplate`."""
-        return replace(self, pixels=choices.pixels, panel=choices.panel)
-
-    @property
-    def depth(self) -> int:
-        """Channels that are read."""
-        depth = self.conv.input.shape[3]
-        assert isinstance(depth, int)
-        return depth
+        return f"convolution,{'few' if self.conv.depth <= _FEW_CHANNELS else 'many'} channels"
 
     @property
     def width(self) -> tuple[int, int]:
         """Pixels of a row that is read, and of one that is written."""
-        given, made = self.conv.input.shape[2], self.conv.output.shape[2]
-        assert isinstance(given, int)
-        assert isinstance(made, int)
+        given, made = known((self.conv.input.shape[2], self.conv.output.shape[2]))
         return given, made
-
-    @property
-    def taps(self) -> int:
-        """Of the window."""
-        return self.conv.window.kernel[0] * self.conv.window.kernel[1]
 
     def tile(self, level: str) -> Tile:
         """Return the tile."""
         vectors = ceil(self.conv.channels / VECTOR)
-        tile = choose_tile(self.width[1], vectors, level, scaled=False)
-        rows = min(self.pixels or tile.rows, self.width[1])
-        return Tile(rows, min(vectors, self.panel or tile.vectors))
+        return choose_tile(self.width[1], vectors, level, self.pixels, self.panel)
 
     def columns(self, level: str) -> Iterator[Columns]:
         """Yield a row's tiles."""
@@ -146,21 +116,25 @@ class DirectConv:
         if last is not None:
             yield last
 
+    @property
+    def _steps(self) -> int:
+        """Return the multiply-adds of a number of the result."""
+        return self.conv.depth * self.conv.window.taps
+
     def _rows(self, level: str) -> int:
         """Return the rows of a unit."""
-        work = self.width[1] * self.tile(level).vectors * VECTOR * self.depth * self.taps
+        work = self.width[1] * self.tile(level).vectors * VECTOR * self._steps
         height = self.conv.output.shape[1]
         most = height if isinstance(height, int) else 1
-        return max(1, min(ceil(_UNIT_MULTIPLIES / max(work, 1)), most))
+        return max(1, min(ceil(UNIT_MULTIPLIES / max(work, 1)), most))
 
     def launch(self, level: str) -> Launch:
         """Units are some rows of one panel of channels."""
         tile, rows = self.tile(level), self._rows(level)
-        panels = ceil(ceil(self.conv.channels / VECTOR) / tile.vectors)
+        panels = Panels(self.conv.channels, tile.vectors).count
         batch, height = (extent_of(size) for size in self.conv.output.shape[:2])
         runs = height if height.static is None else Extent(ceil(height.static / rows))
-        cost = self.depth * self.taps * _PICOSECONDS_PER_MULTIPLY
-        cost += self.conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        cost = self._steps * PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         points = Extent(rows * self.width[1] * tile.vectors * VECTOR)
         return Launch((Extent(panels), batch, runs), points, cost, ())
 
@@ -171,9 +145,6 @@ class DirectConv:
         e = TileEmitter(symbol)
         buffers, begin, end = e.parameters(self.conv.signature)
         units, tile, count = self.launch(level).units, self.tile(level), self._rows(level)
-        vectors = ceil(self.conv.channels / VECTOR)
-        whole, rest = divmod(vectors, tile.vectors)
-        lanes = self.conv.channels % VECTOR or VECTOR
         with e.loop(end - begin) as index:
             panel, image, run = e.decode(begin + index, units)
             first = e.share(panel * e.i64(tile.vectors * VECTOR))
@@ -182,45 +153,23 @@ class DirectConv:
             rows = e.share(e.minimum(e.i64(count), height - start))
 
             def some(
-                width: int, lanes: int, first: Expr = first, image: Expr = image,
-                start: Expr = start, rows: Expr = rows, height: Expr = height,
+                *size: int, first: Expr = first, image: Expr = image, start: Expr = start,
+                rows: Expr = rows, height: Expr = height,
             ) -> None:  # fmt: skip
-                to = Destination(
-                    buffers[len(self.conv.signature.inputs)],
-                    [buffers[extra] for extra in self.conv.epilogue.extras],
-                    self.conv.channels, first, lanes,
-                )  # fmt: skip
-                bias = load_bias(
-                    e, None if self.conv.bias is None else buffers[self.conv.bias], width, to
-                )
+                vectors, lanes = size
+                made = open_panel(e, buffers, self.conv, first, (vectors, lanes))
                 with e.loop(rows) as number:
                     row = e.share(start + number)
-                    self._row(e, buffers, (level, width), to, bias, (image, row, height))
+                    self._row(buffers, made, level, (image, row, height))
 
-            panels = [(tile.vectors, VECTOR)] * (whole - (not rest)) + [
-                (rest or tile.vectors, lanes)
-            ]
-            if len(set(panels)) == 1:
-                some(*panels[0])
-            else:
-                with e.block() as wide:
-                    some(*panels[0])
-                with e.block() as last:
-                    some(*panels[-1])
-                e.branch(panel < e.i64(len(panels) - 1), wide, last)
+            Panels(self.conv.channels, tile.vectors).each(e, panel, some)
         return e.function()
 
     def _row(
-        self,
-        e: TileEmitter,
-        buffers: list[Buffer],
-        panel: tuple[str, int],
-        to: Destination,
-        bias: Buffer,
-        at: tuple[Expr, Expr, Expr],
+        self, buffers: list[Buffer], panel: Panel, level: str, at: tuple[Expr, Expr, Expr]
     ) -> None:
         """Compute one row of the result of one panel."""
-        window, (level, vectors), (image, row, height) = self.conv.window, panel, at
+        e, window, (image, row, height) = panel.e, self.conv.window, at
         given, made = self.width
         lines = e.extent(self.conv.input.shape[1])
         top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
@@ -231,45 +180,39 @@ class DirectConv:
             with e.loop(e.i64(some.count)) as number:
                 column = e.share(e.i64(some.first) + number * e.i64(some.width))
                 source = e.share(base + column * e.i64(window.strides[1]))
-                self._tile(e, buffers, (some, vectors), (to, bias), (source, pixel + column, taps))
+                self._tile(buffers, panel, some, (source, pixel + column, taps))
 
     def _tile(
         self,
-        e: TileEmitter,
         buffers: list[Buffer],
-        shape: tuple[Columns, int],
-        into: tuple[Destination, Buffer],
+        panel: Panel,
+        columns: Columns,
         at: tuple[Expr, Expr, tuple[Expr, Expr]],
     ) -> None:
-        (columns, vectors), (to, bias), (source, pixel, (begin, end)) = shape, into, at
-        window, depth = self.conv.window, self.depth
+        e, (source, pixel, (begin, end)) = panel.e, at
+        window, depth = self.conv.window, self.conv.depth
         x, weight = buffers[self.conv.x], buffers[self.weight]
-        expect_tile(e, Tile(columns.width, vectors), to, pixel)
-        with accumulators(e, Tile(columns.width, vectors), bias) as registers:
-            with e.loop(end - begin) as number:
-                line = e.share(begin + number)
-                down = e.share(source + line * e.i64(window.dilations[0]) * e.i64(self.width[0]))
-                # A loop for each column of taps: what two of them read in common would be kept,
-                # and there is no register left to keep it in.
-                for tap, inside in enumerate(columns.taps):
-                    if not inside:
-                        continue
-                    with e.loop(e.i64(depth)) as c:
-                        place = e.share(
-                            (down + e.i64(tap * window.dilations[1])) * e.i64(depth) + c
-                        )
-                        step = (line * e.i64(window.kernel[1]) + e.i64(tap)) * e.i64(depth) + c
+        with panel.tile(columns.width, pixel) as registers, e.loop(end - begin) as number:
+            line = e.share(begin + number)
+            down = e.share(source + line * e.i64(window.dilations[0]) * e.i64(self.width[0]))
+            # A loop for each column of taps: what two of them read in common would be kept, and
+            # there is no register left to keep it in.
+            for tap, inside in enumerate(columns.taps):
+                if not inside:
+                    continue
+                with e.loop(e.i64(depth)) as c:
+                    place = e.share((down + e.i64(tap * window.dilations[1])) * e.i64(depth) + c)
+                    step = (line * e.i64(window.kernel[1]) + e.i64(tap)) * e.i64(depth) + c
 
-                        def left(pixel: int, place: Expr = place, inside: range = inside) -> Expr:
-                            ahead = (inside[0] + pixel) * window.strides[1] * depth
-                            return x[place + e.i64(ahead)]
+                    def left(pixel: int, place: Expr = place, inside: range = inside) -> Expr:
+                        ahead = (inside[0] + pixel) * window.strides[1] * depth
+                        return x[place + e.i64(ahead)]
 
-                        def right(vector: int, lane: Expr, step: Expr = step) -> Expr:
-                            first = (to.first + e.i64(vector * VECTOR)) * e.i64(depth * self.taps)
-                            return weight[first + step * e.i64(VECTOR) + lane]
+                    def right(vector: int, lane: Expr, step: Expr = step) -> Expr:
+                        first = (panel.to.first + e.i64(vector * VECTOR)) * e.i64(self._steps)
+                        return weight[first + step * e.i64(VECTOR) + lane]
 
-                        multiply_add(e, registers[inside.start : inside.stop], left, right)
-            write_tile(e, registers, self.conv.epilogue, to, e.share(pixel))
+                    multiply_add(e, registers[inside.start : inside.stop], left, right)
 
 
 def match(signature: RegionSignature) -> DirectConv | Refused | None:
@@ -281,9 +224,8 @@ def match(signature: RegionSignature) -> DirectConv | Refused | None:
         return None
     if conv.narrow is not None:
         return conv.narrow
-    depth, *widths = conv.input.shape[3], conv.input.shape[2], conv.output.shape[2]
-    assert isinstance(depth, int)
+    widths = conv.input.shape[2], conv.output.shape[2]
     if len(signature.outputs) != 1 or not all(isinstance(w, int) and w > 0 for w in widths):
         return Refused("a convolution over rows of a width that is not known")
-    weight = packed_weight(conv, depth, by_tap)
+    weight = packed_weight(conv, by_tap)
     return Refused("a weight that is not packed") if weight is None else DirectConv(conv, weight)

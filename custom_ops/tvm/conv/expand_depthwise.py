@@ -6,20 +6,21 @@ rows are kept as the filter is high, of some channels: they stay in the nearest 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent, extent_of
-from ortkit.refusal import Refused
+from ortkit.kernels.sizes import Extent, extent_of, known
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.conv import Convolution, packed_weight, unfit, window_of
 from ...forms.epilogue import read_epilogue
-from ..tile.gemm_tile import Destination, accumulators, load_bias, multiply_add, write_tile
+from ..tile.gemm_tile import multiply_add
+from ..tile.program import PICOSECONDS_PER_MULTIPLY, Panel, Panels, each_tile, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
 from .depthwise import DepthwiseConv, depthwise_of
 from .depthwise_row import Row, Sink, Source, row_taps
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
 _MOST_SCRATCH = 64 * 1024 // 4
 # The part of the rows that may be computed twice, in two bands of an image.
 _TWICE = 0.08
-_PICOSECONDS_PER_MULTIPLY = 13
 _PICOSECONDS_PER_TAP = 25
-_PICOSECONDS_PER_FLOP = 31
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,8 @@ class ExpandDepthwise:
     @cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
         """Height, width and channels of the input, and the height of the result."""
-        _, height, width, depth = self.expand.input.shape
-        rows = self.expand.output.shape[1]
-        assert isinstance(height, int)
-        assert isinstance(width, int)
-        assert isinstance(depth, int)
-        assert isinstance(rows, int)
-        return height, width, depth, rows
+        height, width, depth = known(self.expand.input.shape[1:])
+        return height, width, depth, known(self.expand.output.shape[1:])[0]
 
     @property
     def _kept(self) -> int:
@@ -79,11 +73,10 @@ class ExpandDepthwise:
         width = self._sizes[1]
         widest = _MOST_SCRATCH // (self._kept * width * VECTOR)
         vectors = ceil(self.expand.channels / VECTOR)
-        tile = choose_tile(width, min(vectors, widest), level, scaled=False)
-        return Tile(min(tile.rows, width), tile.vectors)
+        return choose_tile(width, min(vectors, widest), level)
 
     def _units(self, tile: Tile) -> tuple[Extent, ...]:
-        panels = ceil(ceil(self.expand.channels / VECTOR) / tile.vectors)
+        panels = Panels(self.expand.channels, tile.vectors).count
         bands = ceil(self._sizes[3] / self._band)
         return (extent_of(self.expand.output.shape[0]), Extent(bands), Extent(panels))
 
@@ -92,11 +85,9 @@ class ExpandDepthwise:
         tile, conv = self._tile(level), self.depthwise.conv
         columns, window = extent_of(conv.output.shape[2]), conv.window
         points = columns * Extent(self._band * tile.vectors * VECTOR)
-        inner = self._sizes[2] * _PICOSECONDS_PER_MULTIPLY
-        inner += self.expand.epilogue.flops * _PICOSECONDS_PER_FLOP
+        inner = self._sizes[2] * PICOSECONDS_PER_MULTIPLY + self.expand.epilogue.picoseconds
         cost = inner * window.strides[0] * window.strides[1]
-        cost += window.kernel[0] * window.kernel[1] * _PICOSECONDS_PER_TAP
-        cost += conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        cost += window.taps * _PICOSECONDS_PER_TAP + conv.epilogue.picoseconds
         return Launch(self._units(tile), points, cost, ())
 
     def lower(self, symbol: str, level: str) -> Expr:
@@ -106,25 +97,15 @@ class ExpandDepthwise:
         e = TileEmitter(symbol)
         buffers, begin, end = e.parameters(self.expand.signature)
         tile = self._tile(level)
-        vectors = ceil(self.expand.channels / VECTOR)
-        panels = ceil(vectors / tile.vectors)
-        last = vectors - (panels - 1) * tile.vectors
-        lanes = self.expand.channels % VECTOR or VECTOR
         with e.loop(end - begin) as index:
             unit = tuple(e.decode(begin + index, self._units(tile)))
             ring = e.scratch(self._kept * self._sizes[1] * tile.vectors * VECTOR)
-            if panels == 1 or (last, lanes) == (tile.vectors, VECTOR):
-                _Unit(self, e, buffers, ring, Tile(tile.rows, last), lanes, unit).emit(
-                    tile.vectors
-                )
-            else:
-                with e.block() as whole:
-                    _Unit(self, e, buffers, ring, tile, VECTOR, unit).emit(tile.vectors)
-                with e.block() as rest:
-                    _Unit(self, e, buffers, ring, Tile(tile.rows, last), lanes, unit).emit(
-                        tile.vectors
-                    )
-                e.branch(unit[2] < e.i64(panels - 1), whole, rest)
+
+            def emit(vectors: int, lanes: int) -> None:
+                part = Tile(tile.rows, vectors)
+                _Unit(self, e, buffers, ring, part, lanes, unit).emit(tile.vectors)
+
+            Panels(self.expand.channels, tile.vectors).each(e, unit[2], emit)
         return e.function()
 
 
@@ -150,9 +131,9 @@ class _Unit:
         height, _, _, rows = op._sizes
         pitch = self.tile.vectors * VECTOR
         first = e.share(panel * e.i64(panel_vectors * VECTOR))
-        bias = None if op.expand.bias is None else self.buffers[op.expand.bias]
-        begin = Destination(self.ring, [], pitch, first, self.lanes)
-        loaded = load_bias(e, bias, self.tile.vectors, begin)
+        size = self.tile.vectors, self.lanes
+        panel_ = open_panel(e, self.buffers, op.expand, first, size, (self.ring, pitch))
+        into = replace(panel_, to=replace(panel_.to, first=e.i64(0)))
         window = op.depthwise.conv.window
         start = e.share(band * e.i64(op._band))
         with e.loop(e.minimum(e.i64(op._band), e.i64(rows) - start)) as number:
@@ -163,38 +144,31 @@ class _Unit:
             low = e.share(e.tir.max(e.i64(0), fresh))
             high = e.share(e.minimum(e.i64(height), top + e.i64(op._kept)))
             with e.loop(e.tir.max(e.i64(0), high - low)) as step:
-                self._expand(loaded, first, image, e.share(low + step))
+                self._expand(into, first, image, e.share(low + step))
             self._filter(image, row, top, first)
 
-    def _expand(self, bias: Buffer, first: Expr, image: Expr, row: Expr) -> None:
+    def _expand(self, panel: Panel, first: Expr, image: Expr, row: Expr) -> None:
         """Compute one row of the first convolution's result into its place in the ring."""
         e, op = self.e, self.op
         height, width, depth, _ = op._sizes
         source = e.share((image * e.i64(height) + row) * e.i64(width))
         slot = e.share(e.tir.floormod(row, e.i64(op._kept)) * e.i64(width))
-        to = Destination(self.ring, [], self.tile.vectors * VECTOR, e.i64(0), self.lanes)
         x, weight = self.buffers[op.expand.x], self.buffers[op.weight]
 
         def tile(rows: int, column: Expr) -> None:
             base = e.share((source + column) * e.i64(depth))
-            with accumulators(e, Tile(rows, self.tile.vectors), bias) as registers:
-                with e.loop(e.i64(depth)) as k:
+            with (
+                panel.tile(rows, slot + column, asks=False) as registers,
+                e.loop(e.i64(depth)) as k,
+            ):
 
-                    def right(vector: int, lane: Expr) -> Expr:
-                        at = (first + e.i64(vector * VECTOR)) * e.i64(depth)
-                        return weight[at + k * e.i64(VECTOR) + lane]
+                def right(vector: int, lane: Expr) -> Expr:
+                    at = (first + e.i64(vector * VECTOR)) * e.i64(depth)
+                    return weight[at + k * e.i64(VECTOR) + lane]
 
-                    def left(at: int) -> Expr:
-                        return x[base + e.i64(at * depth) + k]
+                multiply_add(e, registers, lambda at: x[base + e.i64(at * depth) + k], right)
 
-                    multiply_add(e, registers, left, right)
-                write_tile(e, registers, op.expand.epilogue, to, e.share(slot + column))
-
-        whole, rest = divmod(width, self.tile.rows)
-        with e.loop(e.i64(whole)) as number:
-            tile(self.tile.rows, e.share(number * e.i64(self.tile.rows)))
-        if rest:
-            tile(rest, e.i64(whole * self.tile.rows))
+        each_tile(e, width, self.tile.rows, tile)
 
     def _filter(self, image: Expr, row: Expr, top: Expr, first: Expr) -> None:
         """Compute one row of the result from the rows in the ring."""
@@ -219,6 +193,7 @@ class _Unit:
         Row(e, applied, Source(self.ring, pitch, place, taps), to).emit()
 
 
+@refusals
 def match(signature: RegionSignature) -> ExpandDepthwise | Refused | None:
     """Return the region as the two convolutions; None if it is something else."""
     body = Body(signature)
@@ -230,19 +205,13 @@ def match(signature: RegionSignature) -> ExpandDepthwise | Refused | None:
     first, second = convs
     x = body.input_through(first.input[0], TO_NCHW)
     result = body.transposed(body.function.output[0], TO_NHWC)
-    windows = window_of(first), window_of(second)
+    windows = needed(window_of(first)), needed(window_of(second))
     if x is None or result is None or len(signature.inputs[x].shape) != 4:
         return Refused("two convolutions that are not of NHWC")
-    if isinstance(windows[0], Refused) or isinstance(windows[1], Refused):
-        return Refused("two convolutions with windows that are not stated")
     if not windows[0].is_point:
         return Refused("two convolutions the first of which is not 1x1")
-    inner = read_epilogue(body, first.output[0], second.input[0])
-    outer = read_epilogue(body, second.output[0], result)
-    if isinstance(inner, Refused):
-        return inner
-    if isinstance(outer, Refused):
-        return outer
+    inner = needed(read_epilogue(body, first.output[0], second.input[0]))
+    outer = needed(read_epilogue(body, second.output[0], result))
     biases = [body.inputs.get(conv.input[2]) if len(conv.input) > 2 else None for conv in convs]
     if any(len(conv.input) > 2 and bias is None for conv, bias in zip(convs, biases, strict=True)):
         return Refused("a convolution whose bias is computed")
@@ -267,9 +236,7 @@ def _checked(expand: Convolution, filtered: Convolution) -> ExpandDepthwise | Re
         return Refused("a filter of rows that do not lie together")
     if expand.epilogue.extras or filtered.epilogue.extras:
         return Refused("two convolutions with further operands")
-    width, depth = shape[2], shape[3]
-    assert isinstance(width, int)
-    assert isinstance(depth, int)
+    (width,) = known(shape[2:3])
     if window.kernel[0] * width * VECTOR > _MOST_SCRATCH:
         return Refused("two convolutions with more between them than 64 KB")
     if any(
@@ -277,10 +244,7 @@ def _checked(expand: Convolution, filtered: Convolution) -> ExpandDepthwise | Re
         for conv in (expand, filtered)
     ):
         return Refused("a bias of another size than the number of channels")
-    weight = packed_weight(expand, depth)
-    depthwise = depthwise_of(filtered, expand.channels)
+    weight = packed_weight(expand)
     if weight is None:
         return Refused("a weight that is not packed")
-    if isinstance(depthwise, Refused):
-        return depthwise
-    return ExpandDepthwise(expand, weight, depthwise)
+    return ExpandDepthwise(expand, weight, needed(depthwise_of(filtered, expand.channels)))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.region.dtypes import load, memory_dtype
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import extent_of, product
-from ortkit.refusal import Refused
+from ortkit.kernels.sizes import extent_of, known, product
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.conv import Window, window_of
@@ -45,20 +45,16 @@ class MaxPool:
 
     @property
     def _image(self) -> tuple[int, int, int]:
-        height, width, channels = self.signature.inputs[0].shape[1:]
-        assert isinstance(height, int)
-        assert isinstance(width, int)
-        assert isinstance(channels, int)
+        height, width, channels = known(self.signature.inputs[0].shape[1:])
         return height, width, channels
 
     def launch(self, level: str) -> Launch:
         """Units are rows of the result."""
         del level
         batch, height, *row = self.signature.outputs[0].shape
-        taps = self.window.kernel[0] * self.window.kernel[1]
         points = product(extent_of(size) for size in row)
         units = (extent_of(batch), extent_of(height))
-        return Launch(units, points, taps * _PICOSECONDS_PER_TAP, ())
+        return Launch(units, points, self.window.taps * _PICOSECONDS_PER_TAP, ())
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
@@ -136,6 +132,7 @@ class MaxPool:
             e.store(y, value, to + lane)
 
 
+@refusals
 def match(signature: RegionSignature) -> MaxPool | Refused | None:
     """Return the region as a pooling of NHWC; None if it is something else."""
     body = Body(signature)
@@ -153,9 +150,7 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
         return None
     if len(pool.output) > 1 or integer(pool, "storage_order", 0):
         return Refused("a pooling that gives places too")
-    window = window_of(pool)
-    if isinstance(window, Refused):
-        return window
+    window = needed(window_of(pool))
     if len(given.shape) != 4 or not all(isinstance(size, int) for size in given.shape[1:]):
         return Refused("a pooling of images whose size is not known")
     if 0 in (*given.shape, *made.shape) or min(*window.strides, *window.dilations) < 1:

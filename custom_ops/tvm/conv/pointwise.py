@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -13,31 +13,26 @@ from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
-from ..tile.gemm_tile import (
-    Destination,
-    accumulators,
-    expect_tile,
-    load_bias,
-    multiply_add,
-    write_tile,
+from ..tile.gemm_tile import multiply_add
+from ..tile.program import (
+    PICOSECONDS_PER_MULTIPLY,
+    UNIT_MULTIPLIES,
+    Panel,
+    Panels,
+    Tuned,
+    open_panel,
 )
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from ..tile.emitter import TileEmitter
 
-# A unit should be worth the arithmetic that finds it: about 3 microseconds of multiply-adds.
-_UNIT_MULTIPLIES = 200_000
 # Weights of up to this size stay in the second level of cache, whatever else goes through it.
 _NEAR_BYTES = 256 * 1024
 # Of input channels, for whether regions are taken for alike by tuning.
 _FEW_CHANNELS = 128
-# One core of x86-64-v4 at 150 GFLOP/s; one simple vector operation an element at 1/32 ns.
-_PICOSECONDS_PER_MULTIPLY = 13
-_PICOSECONDS_PER_FLOP = 31
 
 
 @dataclass(frozen=True)
@@ -46,8 +41,7 @@ class _Plan:
 
     Args:
         tile: Of pixels and vectors of channels.
-        panels: Groups of `tile.vectors` vectors; the last may have fewer.
-        last: The vectors of the last panel.
+        panels: Of `tile.vectors` vectors.
         images: The batch.
         runs: Of one image: a unit is one run of pixels and one panel.
         tiles: Of one run, at most; None if a run is a row of an unknown number of pixels.
@@ -56,8 +50,7 @@ class _Plan:
     """
 
     tile: Tile
-    panels: int
-    last: int
+    panels: Panels
     images: Extent
     runs: Extent
     tiles: int | None
@@ -68,8 +61,8 @@ class _Plan:
     def units(self) -> tuple[Extent, ...]:
         """Neighbouring units read the same pixels where all weights stay near, else weights."""
         if self.panels_last:
-            return (self.images, self.runs, Extent(self.panels))
-        return (Extent(self.panels), self.images, self.runs)
+            return (self.images, self.runs, Extent(self.panels.count))
+        return (Extent(self.panels.count), self.images, self.runs)
 
     def place(self, coordinates: list[Expr]) -> tuple[Expr, ...]:
         """Return the panel, image and run of a unit."""
@@ -79,7 +72,7 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class PointwiseConv:
+class PointwiseConv(Tuned):
     """A 1x1 convolution.
 
     Args:
@@ -97,41 +90,24 @@ class PointwiseConv:
     @property
     def kind(self) -> str:
         """See `TunableTemplate`."""
-        return f"1x1 convolution,{'few' if self._depth <= _FEW_CHANNELS else 'many'} channels"
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """See `TunableTemplate`."""
-        return ("pixels", "panel")
-
-    def chosen(self, choices: Choices) -> PointwiseConv:
-        """See `TunableTemplate`."""
-        return replace(self, pixels=choices.pixels, panel=choices.panel)
-
-    @property
-    def _depth(self) -> int:
-        depth = self.conv.input.shape[3]
-        assert isinstance(depth, int)
-        return depth
+        return f"1x1 convolution,{'few' if self.conv.depth <= _FEW_CHANNELS else 'many'} channels"
 
     def _plan(self, level: str) -> _Plan:
         batch, height, width = (extent_of(size) for size in self.conv.output.shape[:3])
         image = (height * width).static
         pixels = width.static if image is None else image
         vectors = ceil(self.conv.channels / VECTOR)
-        tile = choose_tile(pixels, vectors, level, scaled=self.conv.gate is not None)
-        tile = Tile(self.pixels or tile.rows, min(vectors, self.panel or tile.vectors))
-        if pixels is not None:
-            tile = Tile(max(1, min(tile.rows, pixels)), tile.vectors)
-        panels = ceil(vectors / tile.vectors)
-        last = vectors - (panels - 1) * tile.vectors
-        panels_last = vectors * VECTOR * self._depth * 4 <= _NEAR_BYTES
+        tile = choose_tile(
+            pixels, vectors, level, self.pixels, self.panel, scaled=self.conv.gate is not None
+        )
+        panels = Panels(self.conv.channels, tile.vectors)
+        panels_last = vectors * VECTOR * self.conv.depth * 4 <= _NEAR_BYTES
         if image is None:
-            return _Plan(tile, panels, last, batch, height, None, pixels, panels_last)
-        work = tile.rows * tile.vectors * VECTOR * self._depth
-        tiles = min(ceil(_UNIT_MULTIPLIES / max(work, 1)), max(1, image // tile.rows))
+            return _Plan(tile, panels, batch, height, None, pixels, panels_last)
+        work = tile.rows * tile.vectors * VECTOR * self.conv.depth
+        tiles = min(ceil(UNIT_MULTIPLIES / max(work, 1)), max(1, image // tile.rows))
         runs = max(1, ceil((image // tile.rows) / tiles))
-        return _Plan(tile, panels, last, batch, Extent(runs), tiles, image, panels_last)
+        return _Plan(tile, panels, batch, Extent(runs), tiles, image, panels_last)
 
     def launch(self, level: str) -> Launch:
         """Units are runs of pixels of one panel of channels."""
@@ -140,8 +116,7 @@ class PointwiseConv:
         points = Extent(width) * extent_of(self.conv.output.shape[2])
         if plan.tiles is not None:
             points = Extent(width * plan.tiles * plan.tile.rows)
-        cost = self._depth * _PICOSECONDS_PER_MULTIPLY
-        cost += self.conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        cost = self.conv.depth * PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         return Launch(plan.units, points, max(1, cost), ())
 
     def lower(self, symbol: str, level: str) -> Expr:
@@ -153,23 +128,12 @@ class PointwiseConv:
         plan = self._plan(level)
         with e.loop(end - begin) as index:
             unit = plan.place(e.decode(begin + index, plan.units))
-            self._panels(e, buffers, plan, unit)
-        return e.function()
 
-    def _panels(
-        self, e: TileEmitter, buffers: list[Buffer], plan: _Plan, unit: tuple[Expr, ...]
-    ) -> None:
-        """Compute a unit of whichever panel; the last one may be narrower."""
-        whole = plan.tile.vectors
-        lanes = self.conv.channels % VECTOR or VECTOR
-        if plan.panels == 1 or (plan.last, lanes) == (whole, VECTOR):
-            self._unit(e, buffers, plan, unit, plan.last, lanes)
-            return
-        with e.block() as wide:
-            self._unit(e, buffers, plan, unit, whole, VECTOR)
-        with e.block() as last:
-            self._unit(e, buffers, plan, unit, plan.last, lanes)
-        e.branch(unit[0] < e.i64(plan.panels - 1), wide, last)
+            def emit(*size: int, unit: tuple[Expr, ...] = unit) -> None:
+                self._unit(e, buffers, plan, unit, size)
+
+            plan.panels.each(e, unit[0], emit)
+        return e.function()
 
     def _unit(
         self,
@@ -177,23 +141,15 @@ class PointwiseConv:
         buffers: list[Buffer],
         plan: _Plan,
         unit: tuple[Expr, ...],
-        vectors: int,
-        lanes: int,
+        size: tuple[int, ...],
     ) -> None:
-        """Compute one run of pixels of one panel of `vectors` vectors."""
-        conv, (panel, image, run) = self.conv, unit
+        """Compute one run of pixels of one panel."""
+        conv, (panel, image, run), (vectors, lanes) = self.conv, unit, size
         first = e.share(panel * e.i64(plan.tile.vectors * VECTOR))
-        to = Destination(
-            buffers[len(conv.signature.inputs)],
-            [buffers[extra] for extra in conv.epilogue.extras],
-            conv.channels, first, lanes,
-        )  # fmt: skip
-        bias = load_bias(e, None if conv.bias is None else buffers[conv.bias], vectors, to)
+        made = open_panel(e, buffers, conv, first, (vectors, lanes))
 
         def tile(rows: int) -> Callable[[Expr], None]:
-            return lambda pixel: self._tile(
-                e, buffers, Tile(rows, vectors), to, bias, (first, image, pixel)
-            )
+            return lambda pixel: self._tile(buffers, made, rows, image, pixel)
 
         height, width = conv.output.shape[1:3]
         rows = plan.tile.rows
@@ -222,35 +178,26 @@ class PointwiseConv:
             tile(e.share(start + index * e.i64(rows)))
 
     def _tile(
-        self,
-        e: TileEmitter,
-        buffers: list[Buffer],
-        tile: Tile,
-        to: Destination,
-        bias: Buffer,
-        at: tuple[Expr, Expr, Expr],
+        self, buffers: list[Buffer], panel: Panel, rows: int, image: Expr, pixel: Expr
     ) -> None:
-        (first, image, pixel), depth = at, self._depth
+        e, depth, first = panel.e, self.conv.depth, panel.to.first
         x, weight = buffers[self.conv.x], buffers[self.weight]
         gate = None if self.conv.gate is None else buffers[self.conv.gate]
         base = e.share(pixel * e.i64(depth))
-        expect_tile(e, tile, to, pixel)
-        with accumulators(e, tile, bias) as registers:
-            with e.loop(e.i64(depth)) as k:
+        with panel.tile(rows, pixel, is_shared=True) as registers, e.loop(e.i64(depth)) as k:
 
-                def column(vector: int, lane: Expr) -> Expr:
-                    place = (first + e.i64(vector * VECTOR)) * e.i64(depth) + k * e.i64(VECTOR)
-                    value = weight[place + lane]
-                    return value if gate is None else value * gate[image * e.i64(depth) + k]
+            def column(vector: int, lane: Expr) -> Expr:
+                place = (first + e.i64(vector * VECTOR)) * e.i64(depth) + k * e.i64(VECTOR)
+                value = weight[place + lane]
+                return value if gate is None else value * gate[image * e.i64(depth) + k]
 
-                # The next panel's weights come from memory meanwhile.
-                for vector in range(tile.vectors):
-                    ahead = first + e.i64((tile.vectors + vector) * VECTOR)
-                    e.prefetch(weight, ahead * e.i64(depth) + k * e.i64(VECTOR))
-                # So do the next pixels: a part of them in each step.
-                e.prefetch(x, base + (e.i64(depth) + k) * e.i64(tile.rows))
-                multiply_add(e, registers, lambda row: x[base + e.i64(row * depth) + k], column)
-            write_tile(e, registers, self.conv.epilogue, to, pixel)
+            # The next panel's weights come from memory meanwhile.
+            for vector in range(panel.vectors):
+                ahead = first + e.i64((panel.vectors + vector) * VECTOR)
+                e.prefetch(weight, ahead * e.i64(depth) + k * e.i64(VECTOR))
+            # So do the next pixels: a part of them in each step.
+            e.prefetch(x, base + (e.i64(depth) + k) * e.i64(rows))
+            multiply_add(e, registers, lambda row: x[base + e.i64(row * depth) + k], column)
 
 
 def match(signature: RegionSignature) -> PointwiseConv | Refused | None:
@@ -264,9 +211,7 @@ def match(signature: RegionSignature) -> PointwiseConv | Refused | None:
         return conv.narrow
     if len(signature.outputs) != 1:
         return Refused("a 1x1 convolution with a second result")
-    depth = conv.input.shape[3]
-    assert isinstance(depth, int)
-    weight = packed_weight(conv, depth)
+    weight = packed_weight(conv)
     return (
         Refused("a weight that is not packed") if weight is None else PointwiseConv(conv, weight)
     )

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import extent_of
+from ortkit.kernels.sizes import extent_of, known
 from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
-from ..tile.gemm_tile import Destination, accumulators, load_bias, multiply_add, write_tile
+from ..tile.gemm_tile import multiply_add
+from ..tile.program import Panel, Panels, each_tile, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 # The input rows under one output row, padded, lie on the stack of whichever thread runs.
 _MOST_SCRATCH = 64 * 1024 // 4
 _PICOSECONDS_PER_MULTIPLY = 16
-_PICOSECONDS_PER_FLOP = 31
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,23 @@ class StemConv:
     @property
     def _rows(self) -> int:
         """The input rows under one output row, of all channels."""
-        channels = self.conv.input.shape[1]
-        assert isinstance(channels, int)
-        return channels * self.conv.window.kernel[0]
+        return self.conv.depth * self.conv.window.kernel[0]
 
     @property
-    def _pitch(self) -> int:
-        """The length of a padded input row."""
-        width, window = self.conv.input.shape[3], self.conv.window
-        assert isinstance(width, int)
-        return width + window.pads[1] + window.pads[3]
+    def _widths(self) -> tuple[int, int]:
+        """The length of a padded input row, and of a row of the result."""
+        width, columns = known((self.conv.input.shape[3], self.conv.output.shape[2]))
+        return width + self.conv.window.pads[1] + self.conv.window.pads[3], columns
 
     def _tile(self, level: str) -> Tile:
-        columns = self.conv.output.shape[2]
-        assert isinstance(columns, int)
-        tile = choose_tile(columns, ceil(self.conv.channels / VECTOR), level, scaled=False)
-        return Tile(min(tile.rows, columns), tile.vectors)
+        return choose_tile(self._widths[1], ceil(self.conv.channels / VECTOR), level)
 
     def launch(self, level: str) -> Launch:
         """Units are rows of the result."""
         del level
         batch, height, columns, channels = (extent_of(size) for size in self.conv.output.shape)
         cost = self._rows * self.conv.window.kernel[1] * _PICOSECONDS_PER_MULTIPLY
-        cost += self.conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        cost += self.conv.epilogue.picoseconds
         return Launch((batch, height), columns * channels, cost, ())
 
     def lower(self, symbol: str, level: str) -> Expr:
@@ -73,31 +67,28 @@ class StemConv:
         e = TileEmitter(symbol)
         buffers, begin, end = e.parameters(self.conv.signature)
         units = (extent_of(self.conv.output.shape[0]), extent_of(self.conv.output.shape[1]))
-        tile, vectors = self._tile(level), ceil(self.conv.channels / VECTOR)
-        full, rest = divmod(vectors, tile.vectors)
-        lanes = self.conv.channels % VECTOR or VECTOR
+        height, vectors = self._tile(level).rows, self._tile(level).vectors
+        panels = Panels(self.conv.channels, vectors)
         with e.loop(end - begin) as index:
             image, row = e.decode(begin + index, units)
-            scratch = e.scratch(self._rows * self._pitch)
+            scratch = e.scratch(self._rows * self._widths[0])
             self._gather(e, buffers[self.conv.x], scratch, image, row)
             pixel = e.share((begin + index) * e.extent(self.conv.output.shape[2]))
-            for number in range(full + (1 if rest else 0)):
-                width = tile.vectors if number < full else rest
-                is_last = number * tile.vectors + width == vectors
-                to = Destination(
-                    buffers[len(self.conv.signature.inputs)],
-                    [buffers[extra] for extra in self.conv.epilogue.extras],
-                    self.conv.channels,
-                    e.i64(number * tile.vectors * VECTOR),
-                    lanes if is_last else VECTOR,
-                )
-                self._panel(e, buffers, scratch, Tile(tile.rows, width), to, pixel)
+            for number in range(panels.count):
+                first = e.i64(number * vectors * VECTOR)
+                panel = open_panel(e, buffers, self.conv, first, panels.size(number))
+
+                def tile(rows: int, column: Expr, at: Expr = pixel, to: Panel = panel) -> None:
+                    self._columns(buffers[self.weight], scratch, to, rows, (at, column))
+
+                each_tile(e, self._widths[1], height, tile)
         return e.function()
 
     def _gather(self, e: TileEmitter, x: Buffer, scratch: Buffer, image: Expr, row: Expr) -> None:
         """Copy the input rows under an output row, with zeros where the padding is."""
         conv, window = self.conv, self.conv.window
-        width = self._pitch - window.pads[1] - window.pads[3]
+        pitch = self._widths[0]
+        width = pitch - window.pads[1] - window.pads[3]
         height = e.extent(conv.input.shape[2])
         top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
         with e.loop(e.i64(self._rows)) as number:
@@ -105,7 +96,7 @@ class StemConv:
             channel = e.share(e.tir.floordiv(number, kernel))
             tap = e.share(e.tir.floormod(number, kernel))
             y = e.share(top + tap * e.i64(window.dilations[0]))
-            to = e.share(number * e.i64(self._pitch))
+            to = e.share(number * e.i64(pitch))
             first = (image * e.extent(conv.input.shape[1]) + channel) * height + y
             source = e.share(first * e.i64(width))
             left = e.share(to + e.i64(window.pads[1]))
@@ -126,60 +117,30 @@ class StemConv:
                 e.each_block(width, copy)
                 clear(window.pads[1] + width, window.pads[3])
             with e.block() as outside:
-                clear(0, self._pitch)
+                clear(0, pitch)
             e.branch(e.both(y >= e.i64(0), y < height), inside, outside)
 
-    def _panel(
-        self,
-        e: TileEmitter,
-        buffers: list[Buffer],
-        scratch: Buffer,
-        tile: Tile,
-        to: Destination,
-        pixel: Expr,
-    ) -> None:
-        columns = self.conv.output.shape[2]
-        assert isinstance(columns, int)
-        bias = None if self.conv.bias is None else buffers[self.conv.bias]
-        loaded = load_bias(e, bias, tile.vectors, to)
-        whole, rest = divmod(columns, tile.rows)
-        with e.loop(e.i64(whole)) as number:
-            column = e.share(number * e.i64(tile.rows))
-            self._columns(e, buffers, scratch, tile, to, (loaded, pixel, column))
-        if rest:
-            column = e.i64(whole * tile.rows)
-            part = Tile(rest, tile.vectors)
-            self._columns(e, buffers, scratch, part, to, (loaded, pixel, column))
-
     def _columns(
-        self,
-        e: TileEmitter,
-        buffers: list[Buffer],
-        scratch: Buffer,
-        tile: Tile,
-        to: Destination,
-        at: tuple[Buffer, Expr, Expr],
+        self, weight: Buffer, scratch: Buffer, panel: Panel, rows: int, at: tuple[Expr, Expr]
     ) -> None:
-        window, depth = self.conv.window, self._rows * self.conv.window.kernel[1]
-        bias, pixel, column = at
-        weight, stride = buffers[self.weight], window.strides[1]
-        with accumulators(e, tile, bias) as registers:
+        e, window, (pixel, column) = panel.e, self.conv.window, at
+        depth, stride = self._rows * window.kernel[1], window.strides[1]
+        with panel.tile(rows, pixel + column, asks=False) as registers:
             # A loop for each tap of a row: written out together, what two taps read in common
             # would be kept, and there is no register left to keep it in.
             for tap in range(window.kernel[1]):
                 with e.loop(e.i64(self._rows)) as row:
-                    start = e.share(row * e.i64(self._pitch) + column * e.i64(stride))
+                    start = e.share(row * e.i64(self._widths[0]) + column * e.i64(stride))
                     step = row * e.i64(window.kernel[1]) + e.i64(tap)
 
                     def left(number: int, tap: int = tap, start: Expr = start) -> Expr:
                         return scratch[start + e.i64(number * stride + tap * window.dilations[1])]
 
                     def right(vector: int, lane: Expr, step: Expr = step) -> Expr:
-                        first = (to.first + e.i64(vector * VECTOR)) * e.i64(depth)
+                        first = (panel.to.first + e.i64(vector * VECTOR)) * e.i64(depth)
                         return weight[first + step * e.i64(VECTOR) + lane]
 
                     multiply_add(e, registers, left, right)
-            write_tile(e, registers, self.conv.epilogue, to, e.share(pixel + column))
 
 
 def match(signature: RegionSignature) -> StemConv | Refused | None:
@@ -195,12 +156,10 @@ def match(signature: RegionSignature) -> StemConv | Refused | None:
         return Refused("a convolution of NCHW in groups or with a second result")
     if not isinstance(conv.input.shape[3], int) or not isinstance(conv.output.shape[2], int):
         return Refused("a convolution of NCHW with rows of a width that is not known")
-    channels = conv.input.shape[1]
-    assert isinstance(channels, int)
-    weight = packed_weight(conv, channels)
+    weight = packed_weight(conv)
     if weight is None:
         return Refused("a weight that is not packed")
     found = StemConv(conv, weight)
-    if found._rows * found._pitch > _MOST_SCRATCH:
+    if found._rows * found._widths[0] > _MOST_SCRATCH:
         return Refused("a convolution of NCHW with more under a row of its result than 64 KB")
     return found

@@ -70,16 +70,14 @@ def match(signature: RegionSignature) -> WinogradConv | Refused | None:
     window = conv.window
     if window != Window((3, 3), (1, 1), (1, 1), window.pads) or conv.groups != 1 or conv.planar:
         return None
-    depth = conv.input.shape[3]
-    assert isinstance(depth, int)
     sizes = (*conv.input.shape[1:3], *conv.output.shape[1:3])
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return None
-    if depth % VECTOR or conv.channels % VECTOR or conv.gate is not None:
+    if conv.depth % VECTOR or conv.channels % VECTOR or conv.gate is not None:
         return None
     if conv.input.shape[0] == 0 or len(signature.outputs) != 1:
         return Refused("a 3x3 convolution of nothing, or with a second result")
     if conv.narrow is not None:
         return conv.narrow
-    weight = packed_weight(conv, depth)
+    weight = packed_weight(conv)
     return None if weight is None else WinogradConv(conv, weight)

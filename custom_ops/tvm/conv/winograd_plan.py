@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from ortkit.kernels.backend import Launch
-from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.kernels.sizes import Extent, extent_of, known
 
 from ...forms.conv import Convolution
 from ..tile.registers import VECTOR
@@ -18,7 +18,6 @@ _MOST_VECTORS, _MOST_TILES = 4, 56
 # the points for; the runs that a batch is cut into that is not known.
 _UNITS, _LEAST_TILES, _RUNS = 8, 14, 16
 _PICOSECONDS_PER_MULTIPLY = 6
-_PICOSECONDS_PER_FLOP = 31
 
 
 @dataclass(frozen=True)
@@ -34,26 +33,15 @@ class WinogradPlan:
     weight: int
 
     @property
-    def depth(self) -> int:
-        """Channels that are read."""
-        depth = self.conv.input.shape[3]
-        assert isinstance(depth, int)
-        return depth
-
-    @property
     def image(self) -> tuple[int, int]:
         """Height and width of what is read."""
-        _, height, width, _ = self.conv.input.shape
-        assert isinstance(height, int)
-        assert isinstance(width, int)
+        height, width = known(self.conv.input.shape[1:3])
         return height, width
 
     @property
     def result(self) -> tuple[int, int]:
         """Height and width of the result."""
-        _, height, width, _ = self.conv.output.shape
-        assert isinstance(height, int)
-        assert isinstance(width, int)
+        height, width = known(self.conv.output.shape[1:3])
         return height, width
 
     @property
@@ -92,6 +80,5 @@ class WinogradPlan:
         total = self.total.static
         runs = _RUNS if total is None else ceil(total / self.run)
         points = self.run * STEP * STEP * self.vectors * VECTOR
-        cost = 9 * self.depth * _PICOSECONDS_PER_MULTIPLY
-        cost += self.conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        cost = 9 * self.conv.depth * _PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         return Launch((Extent(self.panels), Extent(runs)), Extent(points), cost, ())

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ..tile.gemm_tile import Destination, load_bias, multiply_add, write_vector
+from ..tile.gemm_tile import multiply_add, write_vector
+from ..tile.program import Panel, open_panel
 from ..tile.registers import VECTOR, Tile, even_tile
 from .winograd_plan import WinogradPlan
 from .winograd_transforms import POINTS, SIDE, STEP, filtered, gathered, input_transform
@@ -34,7 +35,7 @@ class Run:
         self.buffers = buffers
         self.vectors = vectors
         self.columns = vectors * VECTOR
-        self.block = next(n for n in (_DEPTH, VECTOR) if of.depth % n == 0)
+        self.block = next(n for n in (_DEPTH, VECTOR) if of.conv.depth % n == 0)
         count = of.tiles[0] * of.tiles[1]
         self.tile = even_tile(min(count, of.run), vectors, level)
         self.room = ceil(of.run / self.tile.rows) * self.tile.rows
@@ -65,7 +66,7 @@ class Run:
         (self.u, self.u_start), (self.v, self.v_start), (self.m, self.m_start) = scratch
         first = e.share(panel * e.i64(of.vectors))
         rows = e.share(e.divide_up(count, self.tile.rows))
-        with e.loop(e.i64(of.depth // self.block)) as number:
+        with e.loop(e.i64(of.conv.depth // self.block)) as number:
             channel = e.share(number * e.i64(self.block))
             self._weights(first, channel)
             with e.loop(count) as tile:
@@ -77,15 +78,10 @@ class Run:
             with e.block() as more:
                 self._products(rows, begin=False)
             e.branch(e.equal(number, e.i64(0)), begun, more)
-        to = Destination(
-            self.buffers[len(of.conv.signature.inputs)],
-            [self.buffers[extra] for extra in of.conv.epilogue.extras],
-            of.conv.channels, e.share(first * e.i64(VECTOR)),
-        )  # fmt: skip
-        bias = None if of.conv.bias is None else self.buffers[of.conv.bias]
-        loaded = load_bias(e, bias, self.vectors, to)
+        left = e.share(first * e.i64(VECTOR))
+        made = open_panel(e, self.buffers, of.conv, left, (self.vectors, VECTOR))
         with e.loop(count) as tile:
-            self._output(start + tile, tile, loaded, to)
+            self._output(start + tile, tile, made)
 
     def _place(self, number: Expr) -> tuple[Expr, Expr, Expr]:
         """Return the image of a tile, and its row and column there."""
@@ -100,7 +96,7 @@ class Run:
         e, of = self.e, self.of
         weight = self.buffers[of.weight]
         with e.loop(e.i64(self.block)) as c, e.loop(e.i64(self.vectors)) as vector:
-            at = (first + vector) * e.i64(of.depth) + channel + c
+            at = (first + vector) * e.i64(of.conv.depth) + channel + c
             source = e.share(at * e.i64(9 * VECTOR))
             sink = e.share(c * e.i64(self.columns) + vector * e.i64(VECTOR))
             for line in range(9):
@@ -123,7 +119,7 @@ class Run:
         top = e.share(row * e.i64(STEP) - e.i64(pads[0]))
         left = e.share(column * e.i64(STEP) - e.i64(pads[1]))
         x = self.buffers[of.conv.x]
-        pitch = of.depth
+        pitch = of.conv.depth
         corner = e.share(
             ((image * e.i64(height) + top) * e.i64(width) + left) * e.i64(pitch) + channel
         )
@@ -218,9 +214,9 @@ class Run:
                 with e.vector(VECTOR) as lane:
                     e.store(self.m, register[lane], place(number, vector, lane))
 
-    def _output(self, number: Expr, tile: Expr, bias: Buffer, to: Destination) -> None:
+    def _output(self, number: Expr, tile: Expr, panel: Panel) -> None:
         """Take a tile's sums back, and write its results."""
-        e, of = self.e, self.of
+        e, of, to, bias = self.e, self.of, panel.to, panel.bias
         height, width = of.result
         image, row, column = self._place(number)
         top, left = e.share(row * e.i64(STEP)), e.share(column * e.i64(STEP))

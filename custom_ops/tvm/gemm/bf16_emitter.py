@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from ortkit.kernels.region.dtypes import memory_dtype
-from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import symbols_of
 
 from ..tile.emitter import TileEmitter
 
@@ -57,6 +53,7 @@ define internal <16 x float> @ortkit_dot(<16 x float> %sum, <32 x i16> %a, <32 x
 class Bf16Emitter(TileEmitter):
     """One kernel for a level with instructions for bfloat16, whose tensors lie as uint16."""
 
+<<<<<<< HEAD
     dtypes: list[str] = field(default_factory=list)
 
     def parameters(self, signature: RegionSignature) -> tuple[list[Buffer], Expr, Expr]:
@@ -71,6 +68,12 @@ class Bf16Emitter(TileEmitter):
     def llvm_functions(self) -> str:
         """Return the functions around the instructions for bfloat16."""
         return SUM + _FUNCTIONS
+=======
+    @property
+    def llvm(self) -> tuple[str, ...]:
+        """Modules of LLVM with functions that the kernel calls."""
+        return (_FUNCTIONS,)
+>>>>>>> main
 
     # ---- vectors, outside of vector loops
     def part(self, buffer: Buffer, start: Expr, count: int) -> Expr:

@@ -181,16 +181,9 @@ class Writer:
 
     def _any_panel(self, piece: Piece) -> None:
         """Emit a panel of whichever width: the last one may be narrower."""
-        e, panels = self.e, self.of.panels
+        panels = self.of.panels
         width = self.form.columns - PAIRS * (panels - 1)
-        if width == PAIRS or panels == 1:
-            self._panel(piece, width)
-            return
-        with e.block() as whole:
-            self._panel(piece, PAIRS)
-        with e.block() as last:
-            self._panel(piece, width)
-        e.branch(piece.panel < e.i64(panels - 1), whole, last)
+        self.e.last_apart(piece.panel, panels, PAIRS, width, lambda one: self._panel(piece, one))
 
     def _panel(self, piece: Piece, width: int) -> None:
         if self.has_tiles:

@@ -8,24 +8,24 @@ all panels of some runs come before the next runs, so that these rows stay near.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.layouts.fp32_panels import layout
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.kernels.sizes import Extent, extent_of, known, product
 from ortkit.kernels.tvm.emit import NEAR, NEAREST
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import Body
 from ...forms.epilogue import Epilogue, read_epilogue
-from ..tile.gemm_tile import Destination, accumulators, load_bias, multiply_add, write_tile
+from ..tile.gemm_tile import multiply_add
+from ..tile.program import PICOSECONDS_PER_MULTIPLY, Panel, Tuned, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from ..tile.emitter import TileEmitter
@@ -38,16 +38,13 @@ _NEAR_BYTES = 2 << 20
 _AHEAD = 32
 # For whether regions are taken for alike by tuning.
 _SMALL_M = 64
-# One core of x86-64-v4 at 150 GFLOP/s; one simple vector operation an element at 1/32 ns.
-_PICOSECONDS_PER_MULTIPLY = 13
-_PICOSECONDS_PER_FLOP = 31
 # Weights come at 15 GB/s, from beyond the second level of cache.
 _PICOSECONDS_PER_BYTE = 66
 _MOST_NANOSECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(Tuned):
     """epilogue(X W + bias); numbers are the region's inputs.
 
     Args:
@@ -76,22 +73,19 @@ class Product:
     @property
     def columns(self) -> int:
         """How many columns the result has."""
-        columns = self.signature.outputs[0].shape[-1]
-        assert isinstance(columns, int)
-        return columns
+        return known(self.signature.outputs[0].shape[-1:])[0]
 
     @property
     def packed(self) -> tuple[int, int, int]:
         """Panels, depth, and columns of a panel."""
-        panels, depth, width = self.signature.inputs[self.weight].shape
-        assert isinstance(panels, int) and isinstance(depth, int) and isinstance(width, int)
+        panels, depth, width = known(self.signature.inputs[self.weight].shape)
         return panels, depth, width
 
     def launch(self, level: str) -> Launch:
         """Units are runs of rows of one panel of columns."""
         panels, depth, width = self.packed
         runs = self._runs(level)
-        cost = depth * _PICOSECONDS_PER_MULTIPLY + self.epilogue.flops * _PICOSECONDS_PER_FLOP
+        cost = depth * PICOSECONDS_PER_MULTIPLY + self.epilogue.picoseconds
         points = self.rows * Extent(max(1, width // runs))
         if self.rows.static is not None:
             points = Extent(ceil(self.rows.static * width / runs))
@@ -105,24 +99,10 @@ class Product:
         known = "any" if rows is None else "few" if rows <= _SMALL_M else "many"
         return f"float32 product,{known} rows"
 
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """See `TunableTemplate`."""
-        return ("pixels", "panel")
-
-    def chosen(self, choices: Choices) -> Product:
-        """See `TunableTemplate`."""
-        return replace(self, pixels=choices.pixels, panel=choices.panel)
-
     def tile(self, level: str) -> Tile:
         """Return the tile: with its accumulators the registers are full."""
-        rows, vectors = self.rows.static, self.packed[2] // VECTOR
-        tile = choose_tile(rows, vectors, level, scaled=False)
-        height = self.pixels or tile.rows
-        return Tile(
-            height if rows is None else max(1, min(height, rows)),
-            min(vectors, self.panel or tile.vectors),
-        )
+        vectors = self.packed[2] // VECTOR
+        return choose_tile(self.rows.static, vectors, level, self.pixels, self.panel)
 
     def _runs(self, level: str) -> int:
         """Return how many runs the rows are cut into; some may have none."""
@@ -202,19 +182,11 @@ class _Writer:
 
     def _panel(self, panel: Expr, first: Expr) -> None:
         """Compute the tiles from `first` on of whichever panel; the last may be narrower."""
-        e, (panels, _, width) = self.e, self.product.packed
+        panels, _, width = self.product.packed
         left = self.product.columns - (panels - 1) * width
-        if left == width:
-            self._tiles(panel, first, width)
-            return
-        if panels == 1:
-            self._tiles(panel, first, left)
-            return
-        with e.block() as wide:
-            self._tiles(panel, first, width)
-        with e.block() as last:
-            self._tiles(panel, first, left)
-        e.branch(panel < e.i64(panels - 1), wide, last)
+        self.e.last_apart(
+            panel, panels, width, left, lambda columns: self._tiles(panel, first, columns)
+        )
 
     def _tiles(self, panel: Expr, first: Expr, columns: int) -> None:
         """Compute a run of tiles of this many columns of a panel, a tile's width after another."""
@@ -231,19 +203,14 @@ class _Writer:
     def _run(self, panel: Expr, begin: Expr, first: Expr, columns: int) -> None:
         """Compute a run of tiles of `columns` from column `begin` of a panel on."""
         e, product, height = self.e, self.product, self.height
-        vectors, lanes = ceil(columns / VECTOR), columns % VECTOR or VECTOR
-        to = Destination(
-            self.buffers[len(product.signature.inputs)],
-            [self.buffers[extra] for extra in product.epilogue.extras],
-            product.columns, e.share(panel * e.i64(product.packed[2]) + begin), lanes,
-        )  # fmt: skip
-        bias = None if product.bias is None else self.buffers[product.bias]
-        biases = load_bias(e, bias, vectors, to)
+        size = ceil(columns / VECTOR), columns % VECTOR or VECTOR
         _, depth, width = product.packed
+        left = e.share(panel * e.i64(width) + begin)
+        made = open_panel(e, self.buffers, product, left, size)
         start = e.share(panel * e.i64(depth * width) + begin)
 
         def tile(rows: int, row: Expr) -> None:
-            self._tile(Tile(rows, vectors), to, biases, start, e.share(row))
+            self._tile(made, rows, start, e.share(row))
 
         count = e.minimum(self.of_run, self.whole - first)
         with e.loop(count) as index:
@@ -271,25 +238,26 @@ class _Writer:
             e.when(e.tir.floormod(self.rest, e.i64(2 * size)) >= e.i64(size), part)
             size //= 2
 
-    def _tile(self, tile: Tile, to: Destination, bias: Buffer, start: Expr, row: Expr) -> None:
+    def _tile(self, panel: Panel, rows: int, start: Expr, row: Expr) -> None:
         """Compute a tile of the rows from `row` on and the columns whose weights begin there."""
         e, (_, depth, width) = self.e, self.product.packed
         x, weight = self.buffers[self.product.x], self.buffers[self.product.weight]
         base = e.share(row * e.i64(depth))
-        with accumulators(e, tile, bias) as registers:
-            with e.loop(e.i64(depth)) as k:
-                at = start + k * e.i64(width)
-                for vector in range(tile.vectors):
-                    ahead = _AHEAD * width + vector * VECTOR
-                    e.prefetch(weight, at + e.i64(ahead), NEAREST)
-                e.prefetch(weight, self.next + k * self.ahead, NEAR)
-                multiply_add(
-                    e, registers, lambda r: x[base + e.i64(r * depth) + k],
-                    lambda vector, lane: weight[at + e.i64(vector * VECTOR) + lane],
-                )  # fmt: skip
-            write_tile(e, registers, self.product.epilogue, to, row)
+        with (
+            panel.tile(rows, row, asks=False, is_shared=True) as registers,
+            e.loop(e.i64(depth)) as k,
+        ):
+            at = start + k * e.i64(width)
+            for vector in range(panel.vectors):
+                e.prefetch(weight, at + e.i64(_AHEAD * width + vector * VECTOR), NEAREST)
+            e.prefetch(weight, self.next + k * self.ahead, NEAR)
+            multiply_add(
+                e, registers, lambda r: x[base + e.i64(r * depth) + k],
+                lambda vector, lane: weight[at + e.i64(vector * VECTOR) + lane],
+            )  # fmt: skip
 
 
+@refusals
 def match(signature: RegionSignature) -> Product | Refused | None:
     """Return the region as a product with a packed matrix; None if it is something else."""
     body = Body(signature)
@@ -314,9 +282,7 @@ def match(signature: RegionSignature) -> Product | Refused | None:
         ):
             start, bias = each.output[0], number
             break
-    epilogue = read_epilogue(body, start, body.function.output[0])
-    if isinstance(epilogue, Refused):
-        return epilogue
+    epilogue = needed(read_epilogue(body, start, body.function.output[0]))
     return Product(signature, x, weight, bias, epilogue)
 
 
@@ -334,13 +300,12 @@ def _packed(body: Body, name: str) -> int | None:
 
 def _misfit(signature: RegionSignature, x: int, weight: int) -> Refused | None:
     given, made = signature.inputs[x], signature.outputs[0]
-    panels, depth, width = signature.inputs[weight].shape
+    panels, depth, width = known(signature.inputs[weight].shape)
     if any(each.dtype != "float32" for each in (*signature.inputs, made)):
         return Refused("a product that is not in float32")
     if len(given.shape) < 2 or made.shape[:-1] != given.shape[:-1] or given.shape[-1] != depth:
         return Refused("a product of other rows than the result has")
-    columns = made.shape[-1]
-    assert isinstance(panels, int) and isinstance(width, int) and isinstance(columns, int)
+    (columns,) = known(made.shape[-1:])
     if width % VECTOR or not width or not depth or not (panels - 1) * width < columns:
         return Refused("a matrix that is packed in another way")
     return None

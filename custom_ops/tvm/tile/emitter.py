@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ortkit.kernels.region.dtypes import bits_of, memory_dtype
 from ortkit.kernels.signature import RegionSignature
@@ -13,6 +14,7 @@ from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
 
 from .registers import VECTOR
 
+Size = TypeVar("Size")
 # Bytes of a line of the cache.
 _LINE = 64
 
@@ -22,13 +24,29 @@ class TileEmitter(Emitter):
     """One kernel over whole tensors and a range of units."""
 
     symbols: dict[str, Expr] = field(default_factory=dict)
+    dtypes: list[str] = field(default_factory=list)
+    """Of the tensors, inputs first."""
+
+    @property
+    def llvm(self) -> tuple[str, ...]:
+        """Modules of LLVM with functions that the kernel calls."""
+        return ()
+
+    def function(self) -> Expr:
+        """Return the finished function, with what it calls."""
+        from tvm.ir import StringImm
+
+        made = super().function()
+        for text in self.llvm:
+            body = self.tir.AttrStmt(self.i32(0), "pragma_import_llvm", StringImm(text), made.body)
+            made = made.with_body(body)
+        return made
 
     def parameters(self, signature: RegionSignature) -> tuple[list[Buffer], Expr, Expr]:
         """Add the kernel's parameters: the tensors, the first unit and the one after the last."""
         tensors = (*signature.inputs, *signature.outputs)
-        buffers = [
-            self.pointer(f"p{i}", memory_dtype(tensor.dtype)) for i, tensor in enumerate(tensors)
-        ]
+        self.dtypes = [tensor.dtype for tensor in tensors]
+        buffers = [self.pointer(f"p{i}", memory_dtype(t)) for i, t in enumerate(self.dtypes)]
         for index, symbol in enumerate(symbols_of(tensors)):
             self.symbols[symbol] = self.size(f"s{index}")
         return buffers, self.size("begin"), self.size("end")
@@ -86,6 +104,19 @@ class TileEmitter(Emitter):
                 body(self.share(number * self.i64(VECTOR)), VECTOR)
         for start, width in parts(count % VECTOR):
             body(self.i64(full * VECTOR + start), width)
+
+    def last_apart(
+        self, number: Expr, count: int, whole: Size, last: Size, emit: Callable[[Size], None]
+    ) -> None:
+        """Emit number `number` of `count`, of which all but the last are `whole`."""
+        if count == 1 or whole == last:
+            emit(last)
+            return
+        with self.block() as wide:
+            emit(whole)
+        with self.block() as rest:
+            emit(last)
+        self.branch(number < self.i64(count - 1), wide, rest)
 
     def when(self, condition: Expr, then: list[Expr]) -> None:
         """Emit a collected block that runs on a condition."""

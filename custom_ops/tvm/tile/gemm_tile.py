@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,15 +58,14 @@ def load_bias(e: TileEmitter, bias: Buffer | None, vectors: int, to: Destination
     return result
 
 
-@contextmanager
-def accumulators(e: TileEmitter, tile: Tile, bias: Buffer) -> Iterator[list[list[Buffer]]]:
-    """Yield a register for each row and vector of the tile, holding the bias."""
+def accumulators(e: TileEmitter, tile: Tile, bias: Buffer) -> list[list[Buffer]]:
+    """Return a register for each row and vector of the tile, holding the bias."""
     result = [[e.scratch() for _ in range(tile.vectors)] for _ in range(tile.rows)]
     for row in result:
         for vector, register in enumerate(row):
             with e.vector(VECTOR) as lane:
                 e.store(register, bias[e.i64(vector * VECTOR) + lane], lane)
-    yield result
+    return result
 
 
 def expect_tile(e: TileEmitter, tile: Tile, to: Destination, pixel: Expr) -> None:

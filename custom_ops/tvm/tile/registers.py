@@ -37,7 +37,15 @@ class Tile:
     vectors: int
 
 
-def choose_tile(pixels: int | None, vectors: int, level: str, *, scaled: bool) -> Tile:
+def choose_tile(
+    pixels: int | None,
+    vectors: int,
+    level: str,
+    rows: int = 0,
+    panel: int = 0,
+    *,
+    scaled: bool = False,
+) -> Tile:
     """Return the tile that covers `pixels` x `vectors` in the fewest cycles of a simple model.
 
     A step along the depth costs its multiply-adds at two a cycle, or its loads at two a cycle,
@@ -47,6 +55,8 @@ def choose_tile(pixels: int | None, vectors: int, level: str, *, scaled: bool) -
         pixels: Rows of the product that lie next to each other; None if not known.
         vectors: Columns of the product in vectors.
         level: Of `REGISTERS`.
+        rows: Of a tile, chosen before; 0: as the model says.
+        panel: Its vectors, likewise.
         scaled: The weights are multiplied by a factor of each depth on their way.
     """
     parts = ceil(VECTOR / REGISTERS[level].lanes)
@@ -55,7 +65,9 @@ def choose_tile(pixels: int | None, vectors: int, level: str, *, scaled: bool) -
         total = _cost(tile, pixels, vectors, parts, scaled=scaled)
         if total < best_cost * 0.999:
             best, best_cost = tile, total
-    return best
+    height = rows or best.rows
+    height = height if pixels is None else max(1, min(height, pixels))
+    return Tile(height, min(vectors, panel or best.vectors))
 
 
 def even_tile(pixels: int, vectors: int, level: str) -> Tile:

@@ -7,12 +7,14 @@ ONNX Runtime's own, or newer than `SINCE`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
+
+from ortkit.fusion.regions.node_writer import NodeWriter
 
 #: Shape has had a first and a last dim since then, Trilu is older.
 SINCE = 15
@@ -76,7 +78,7 @@ class AttentionBody:
             at: The name of the place, [1, 1], where one new row is written instead. K and V are
                 [1, batch, kv_heads, width] then, and Q is stacked.
         """
-        writer = _Writer(output, self.dtype)
+        writer = NodeWriter(f"{output}_", self.dtype)
         q, k, v = inputs[:3]
         if self.columns:
             q = writer.op("Reshape", q, writer.integers(-1, self.heads, 1, self.width))
@@ -88,7 +90,7 @@ class AttentionBody:
             k, v = (
                 _written(writer, past, at, new, present)
                 if at
-                else writer.op("Concat", past, new, to=present, axis=2)
+                else writer.named(present, "Concat", past, new, axis=2)
                 for (past, present), new in zip(caches, (k, v), strict=True)
             )
         k = self._repeated(writer, k, self.width)
@@ -109,16 +111,16 @@ class AttentionBody:
             is_lost = writer.op("IsNaN", shares)
             shares = writer.op("Where", is_lost, writer.number(0.0), shares)
         is_made = self.stacked and not self.columns
-        made = writer.op("MatMul", shares, v, to=output if is_made else "")
+        made = writer.named(output if is_made else "", "MatMul", shares, v)
         if self.columns:
-            writer.op("Reshape", made, writer.integers(-1, 1, self.columns), to=output)
+            writer.named(output, "Reshape", made, writer.integers(-1, 1, self.columns))
         elif not self.stacked:
             rows = writer.op("Transpose", made, perm=[0, 2, 1, 3])
             columns = writer.integers(0, 0, self.heads * self.v_width)
-            writer.op("Reshape", rows, columns, to=output)
+            writer.named(output, "Reshape", rows, columns)
         return writer.nodes
 
-    def _repeated(self, writer: _Writer, value: str, width: int) -> str:
+    def _repeated(self, writer: NodeWriter, value: str, width: int) -> str:
         times = self.heads // self.kv_heads
         if times == 1:
             return value
@@ -126,11 +128,11 @@ class AttentionBody:
         repeated = writer.op("Tile", apart, writer.integers(1, 1, times, 1, 1))
         return writer.op("Reshape", repeated, writer.integers(0, self.heads, -1, width))
 
-    def _masked(self, writer: _Writer, scores: str, mask: str) -> str:
+    def _masked(self, writer: NodeWriter, scores: str, mask: str) -> str:
         if self.mask == "added":
             return writer.op("Add", scores, mask)
         if self.mask == "keys":
-            held = writer.op("Cast", mask, to_type=onnx.TensorProto.BOOL)
+            held = writer.op("Cast", mask, to=onnx.TensorProto.BOOL)
             mask = writer.op("Unsqueeze", held, writer.integers(1, 2))
         fill = writer.number(self.fill)
         if np.isinf(self.fill):
@@ -138,70 +140,30 @@ class AttentionBody:
         added = writer.op("Where", mask, writer.number(0.0), fill)
         return writer.op("Add", scores, added)
 
-    def _seen(self, writer: _Writer, q: str, transposed: str) -> str:
+    def _seen(self, writer: NodeWriter, q: str, transposed: str) -> str:
         queries = writer.op("Shape", q, start=2, end=3)
         keys = writer.op("Shape", transposed, start=3, end=4)
-        ones = writer.op("ConstantOfShape", writer.op("Concat", queries, keys, axis=0))
+        sizes = writer.op("Concat", queries, keys, axis=0)
         held = numpy_helper.from_array(np.array([True]))
-        writer.nodes[-1].attribute.append(helper.make_attribute("value", held))
+        ones = writer.op("ConstantOfShape", sizes, value=held)
         moved: tuple[str, ...] = ()
         if self.causal == "last":
             moved = (writer.op("Squeeze", writer.op("Sub", keys, queries)),)
         seen = writer.op("Trilu", ones, *moved, upper=0)
         if not self.window:
             return seen
-        beyond = writer.integer(-self.window)
+        beyond = writer.constant(-self.window)
         beyond = writer.op("Add", *moved, beyond) if moved else beyond
         gone = writer.op("Trilu", ones, beyond, upper=0)
         return writer.op("And", seen, writer.op("Not", gone))
 
 
-def _written(writer: _Writer, past: str, at: str, new: str, present: str) -> str:
+def _written(writer: NodeWriter, past: str, at: str, new: str, present: str) -> str:
     transposed = writer.op("Transpose", past, perm=ROWS_FIRST)
     written = writer.op("ScatterND", transposed, at, new)
-    return writer.op("Transpose", written, to=present, perm=ROWS_BACK)
+    return writer.named(present, "Transpose", written, perm=ROWS_BACK)
 
 
-def _split_heads(writer: _Writer, value: str, heads: int, width: int) -> str:
+def _split_heads(writer: NodeWriter, value: str, heads: int, width: int) -> str:
     apart = writer.op("Reshape", value, writer.integers(0, 0, heads, width))
     return writer.op("Transpose", apart, perm=[0, 2, 1, 3])
-
-
-@dataclass
-class _Writer:
-    """Collects nodes; inner values are named after the result."""
-
-    stem: str
-    dtype: np.dtype
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-
-    def op(
-        self,
-        op_type: str,
-        *inputs: str,
-        to: str = "",
-        to_type: int = 0,
-        **attributes: int | Sequence[int],
-    ) -> str:
-        output = to or f"{self.stem}_{len(self.nodes)}"
-        node = helper.make_node(op_type, inputs, [output])
-        if to_type:
-            node.attribute.append(helper.make_attribute("to", to_type))
-        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
-        self.nodes.append(node)
-        return output
-
-    def number(self, value: float) -> str:
-        return self._constant(np.array(value).astype(self.dtype))
-
-    def integer(self, value: int) -> str:
-        return self._constant(np.array(value, np.int64))
-
-    def integers(self, *values: int) -> str:
-        return self._constant(np.array(values, np.int64))
-
-    def _constant(self, array: np.ndarray) -> str:
-        name = self.op("Constant")
-        attribute = helper.make_attribute("value", numpy_helper.from_array(array))
-        self.nodes[-1].attribute.append(attribute)
-        return name

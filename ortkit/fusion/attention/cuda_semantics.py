@@ -14,7 +14,7 @@ from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_caches import cache_row, depends, shared_rows
 from ortkit.fusion.attention.cuda_masks import MaskSource, before_expand, mask_source
 from ortkit.graph.symbolic.dims import Size
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 
 MULTI_HEAD = "com.microsoft", "MultiHeadAttention"
@@ -178,6 +178,7 @@ class _Reader:
         attribute = self._node.attributes.get(name)
         return default if attribute is None else float(attribute.value)
 
+    @refusals
     def read(self) -> AttentionNode | Refused:
         q, k, v = self._shapes
         is_stacked = len(q) == 4
@@ -206,9 +207,7 @@ class _Reader:
         assert dtype is not None
         scale = self._number("scale", 0.0) or 1.0 / sqrt(numbers[0])
         rows = -2 if is_stacked else 1
-        caches = self._caches()
-        if isinstance(caches, Refused):
-            return caches
+        caches = needed(self._caches())
         keys = k[rows]
         if caches:
             present = self._scope.shapes.shape(caches[0][1])

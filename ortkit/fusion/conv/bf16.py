@@ -5,7 +5,6 @@ All of its tensors are NHWC, so that without the kernel library only the Conv it
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
@@ -31,16 +30,16 @@ class ProductWriter(BodyWriter):
         depth = channels * kernel[0] * kernel[1]
         matrix = self._matrix(depth, columns)
         if window.is_point:
-            value = self._op("MatMul", value, matrix)
+            value = self.writer.op("MatMul", value, matrix)
         else:
-            shape = self._numbers(*kernel, channels, columns)
-            shaped = self._op("Reshape", matrix, shape)
-            planar = self._op("Transpose", shaped, perm=[3, 2, 0, 1])
-            transposed = self._op("Transpose", value, perm=TO_NCHW)
-            made = self._op("Conv", transposed, planar, **window.attributes)
-            value = self._op("Transpose", made, perm=TO_NHWC)
+            shape = self.writer.integers(*kernel, channels, columns)
+            shaped = self.writer.op("Reshape", matrix, shape)
+            planar = self.writer.op("Transpose", shaped, perm=[3, 2, 0, 1])
+            transposed = self.writer.op("Transpose", value, perm=TO_NCHW)
+            made = self.writer.op("Conv", transposed, planar, **window.attributes)
+            value = self.writer.op("Transpose", made, perm=TO_NHWC)
         for bias in self._biases(conv):
-            value = self._op("Add", value, bias)
+            value = self.writer.op("Add", value, bias)
         self.names[conv.outputs[0]] = value
         self._epilogue(conv)
         for result in block.results:
@@ -52,11 +51,11 @@ class ProductWriter(BodyWriter):
         source, gate = self.block.source, self.block.gate
         value, is_wide = self._operand(source), self._dtype(source) == "float32"
         if gate is not None:
-            value = value if is_wide else self._op("Cast", value, to=_FLOAT)
-            value, is_wide = self._op("Mul", value, self._operand(gate)), True
+            value = value if is_wide else self.writer.op("Cast", value, to=_FLOAT)
+            value, is_wide = self.writer.op("Mul", value, self._operand(gate)), True
         if is_wide:
-            value = self._op("Cast", value, to=_BF16)
-        return self._op("Cast", value, to=_FLOAT)
+            value = self.writer.op("Cast", value, to=_BF16)
+        return self.writer.op("Cast", value, to=_FLOAT)
 
     def _operand(self, value: ir.Value) -> str:
         """Add an input, which stays NHWC."""
@@ -68,7 +67,4 @@ class ProductWriter(BodyWriter):
         self.weights.append(self.block.packed)
         packing = layout(depth, columns)
         name = self._input(f"w{len(self.inputs)}", packing.shape, packing.dtype)
-        return self._unpacked(name, packing)
-
-    def _numbers(self, *numbers: int) -> str:
-        return self._constant(np.array(numbers))
+        return self.writer.unpacked(name, packing)

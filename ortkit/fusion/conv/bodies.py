@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
 
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
+from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.kernels.layouts.conv_filters import by_channel, by_tap, channels_last
 from ortkit.kernels.layouts.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
@@ -48,7 +48,7 @@ class BodyWriter:
 
     scope: Scope
     block: Block
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    writer: NodeWriter = field(default_factory=NodeWriter)
     inputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
     outputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
     weights: list[np.ndarray | ir.Value] = field(default_factory=list)
@@ -72,17 +72,17 @@ class BodyWriter:
         block, result = self.block, ""
         source = self._source()
         if block.gate is not None:
-            source = self._op("Mul", source, self._operand(block.gate))
+            source = self.writer.op("Mul", source, self._operand(block.gate))
         for extra in block.extras:
             self.names[extra] = self._operand(extra)
         for conv in block.convs:
             self._conv(conv, [result or source, self._weight(conv), *self._biases(conv)])
             result = self._epilogue(conv)
-        nhwc = self._op("Transpose", result, perm=TO_NHWC)
+        nhwc = self.writer.op("Transpose", result, perm=TO_NHWC)
         self._result(nhwc, self._nhwc(block.output), self._dtype(block.output))
         if block.pooled:
             batch, channels, height, _ = self._sizes(block.output)
-            means = self._op("Transpose", self._mean(result, [3], keep=0), perm=[0, 2, 1])
+            means = self.writer.op("Transpose", self._mean(result, [3], keep=0), perm=[0, 2, 1])
             self._result(means, (batch, height, channels))
         return self._described()
 
@@ -92,15 +92,14 @@ class BodyWriter:
         pool, dtype = block.convs[0], self._dtype(block.source)
         wide = self._input("x", self._nhwc(block.source), dtype)
         if dtype != self.own:
-            wide = self._op("Cast", wide, to=int(ir.DataType.FLOAT))
+            wide = self.writer.op("Cast", wide, to=int(ir.DataType.FLOAT))
         kept = {"ceil_mode": pool.attributes["ceil_mode"].as_int()} if _rounds_up(pool) else {}
-        value = self._op(
-            "MaxPool", self._op("Transpose", wide, perm=TO_NCHW), **block.windows[0].attributes,
-            **kept,
-        )  # fmt: skip
-        result = self._op("Transpose", value, perm=TO_NHWC)
+        planar = self.writer.op("Transpose", wide, perm=TO_NCHW)
+        attributes = {**block.windows[0].attributes, **kept}
+        value = self.writer.op("MaxPool", planar, **attributes)
+        result = self.writer.op("Transpose", value, perm=TO_NHWC)
         if dtype != self.own:
-            result = self._op("Cast", result, to=int(ir.DataType.BFLOAT16))
+            result = self.writer.op("Cast", result, to=int(ir.DataType.BFLOAT16))
         self._result(result, self._nhwc(block.output), dtype)
         return self._described()
 
@@ -109,15 +108,15 @@ class BodyWriter:
         first, second = self.block.convs
         batch, channels, height, _ = self._sizes(self.block.source)
         rows = self._input("means", (batch, height, channels))
-        planar = self._op("Transpose", rows, perm=[0, 2, 1])
-        shaped = self._op("Reshape", planar, self._constant(np.array([0, 0, -1, 1])))
-        mean = self._op("GlobalAveragePool", shaped)
+        planar = self.writer.op("Transpose", rows, perm=[0, 2, 1])
+        shaped = self.writer.op("Reshape", planar, self.writer.integers(0, 0, -1, 1))
+        mean = self.writer.op("GlobalAveragePool", shaped)
         self._conv(first, [mean, self._plain(first.inputs[1]), *self._biases(first)])
         inner = self._epilogue(first)
         weight = self._array(second.inputs[1])
         excite = self._packed(weight, channels_last(weight.shape), "excite")
         self._conv(second, [inner, excite, *self._biases(second)])
-        result = self._op("Transpose", self._epilogue(second), perm=TO_NHWC)
+        result = self.writer.op("Transpose", self._epilogue(second), perm=TO_NHWC)
         self._result(result, self._nhwc(self.block.output))
         return self._described()
 
@@ -133,8 +132,8 @@ class BodyWriter:
         dtype = self._dtype(value)
         name = self._input(f"x{len(self.inputs)}", self._nhwc(value), dtype)
         if dtype != self.own:
-            name = self._op("Cast", name, to=int(ir.DataType.FLOAT))
-        return self._op("Transpose", name, perm=TO_NCHW)
+            name = self.writer.op("Cast", name, to=int(ir.DataType.FLOAT))
+        return self.writer.op("Transpose", name, perm=TO_NCHW)
 
     def _weight(self, conv: ir.Node) -> str:
         weight = self._array(conv.inputs[1])
@@ -145,16 +144,8 @@ class BodyWriter:
 
     def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:
         """Add a weight as its kernel reads it, and take it apart."""
-        return self._unpacked(
-            self._constant_input(name or f"w{len(self.inputs)}", layout.pack(array)), layout
-        )
-
-    def _unpacked(self, name: str, layout: Prepack) -> str:
-        return layout.write(
-            name,
-            lambda _, op_type, inputs, attributes: self._op(op_type, *inputs, **attributes),
-            lambda _, numbers: self._constant(np.array(numbers)),
-        )
+        packed = self._constant_input(name or f"w{len(self.inputs)}", layout.pack(array))
+        return self.writer.unpacked(packed, layout)
 
     def _biases(self, conv: ir.Node) -> list[str]:
         return [self._plain(value) for value in conv.inputs[2:] if value is not None]
@@ -165,7 +156,7 @@ class BodyWriter:
     def _conv(self, conv: ir.Node, inputs: Sequence[str]) -> None:
         window = self.block.windows[self.block.convs.index(conv)]
         attributes = {"group": _groups(conv), **window.attributes}
-        self.names[conv.outputs[0]] = self._op("Conv", *inputs, **attributes)
+        self.names[conv.outputs[0]] = self.writer.op("Conv", *inputs, **attributes)
 
     def _epilogue(self, conv: ir.Node) -> str:
         """Write the pointwise nodes between a convolution and the next one, or the end."""
@@ -183,34 +174,24 @@ class BodyWriter:
         if value is None:
             return ""
         if value not in self.names:
-            self.names[value] = self._constant(self._array(value).reshape(()))
+            self.names[value] = self.writer.constant(self._array(value).reshape(()))
         return self.names[value]
 
     def _pointwise(self, node: ir.Node, inputs: Sequence[str]) -> str:
         attributes = {name: attr.value for name, attr in node.attributes.items()}
         if node.op_type != "QuickGelu":
-            return self._op(node.op_type, *inputs, **attributes)
+            return self.writer.op(node.op_type, *inputs, **attributes)
         alpha, inner = float(attributes.get("alpha", 1.702)), inputs[0]
         if alpha != 1:
-            inner = self._op("Mul", inner, self._constant(np.array(alpha, self.own)))
-        return self._op("Mul", inputs[0], self._op("Sigmoid", inner))
+            inner = self.writer.op("Mul", inner, self.writer.constant(np.array(alpha, self.own)))
+        return self.writer.op("Mul", inputs[0], self.writer.op("Sigmoid", inner))
 
     def _mean(self, value: str, axes: list[int], keep: int) -> str:
         if self.scope.opset() < _AXES_INPUT_SINCE:
-            return self._op("ReduceMean", value, axes=axes, keepdims=keep)
-        return self._op("ReduceMean", value, self._constant(np.array(axes)), keepdims=keep)
+            return self.writer.op("ReduceMean", value, axes=axes, keepdims=keep)
+        return self.writer.op("ReduceMean", value, self.writer.integers(*axes), keepdims=keep)
 
     # ---- the function
-    def _op(self, op_type: str, *inputs: str, **attributes: object) -> str:
-        output = f"t{len(self.nodes)}"
-        node = helper.make_node(op_type, inputs, [output])
-        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
-        self.nodes.append(node)
-        return output
-
-    def _constant(self, array: np.ndarray) -> str:
-        return self._op("Constant", value=numpy_helper.from_array(array))
-
     def _input(self, name: str, shape: Sequence[object], dtype: str = "") -> str:
         self.inputs.append((name, _spec(name, shape, dtype or self.own)))
         return name
@@ -248,7 +229,7 @@ class BodyWriter:
         function = onnx.FunctionProto(name=self.block.kind, domain=DOMAIN)
         function.input.extend(name for name, _ in self.inputs)
         function.output.extend(name for name, _ in self.outputs)
-        function.node.extend(self.nodes)
+        function.node.extend(self.writer.nodes)
         function.opset_import.add(domain="", version=self.scope.opset())
         signature = RegionSignature(
             self.block.kind,

@@ -36,8 +36,8 @@ class CudaBodyWriter(BodyWriter):
     def pool(self) -> Described:
         """Describe a MaxPool."""
         source = self._operand(self.block.source)
-        pooled = self._op("MaxPool", source, **self.block.windows[0].attributes)
-        result = self._op("Transpose", pooled, perm=TO_NHWC)
+        pooled = self.writer.op("MaxPool", source, **self.block.windows[0].attributes)
+        result = self.writer.op("Transpose", pooled, perm=TO_NHWC)
         self._result(result, self._nhwc(self.block.output))
         return self._described()
 

@@ -21,7 +21,7 @@ from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.layouts.fp32_panels import layout
 from ortkit.kernels.layouts.prepack import Array, Prepack
 from ortkit.operators import where
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
@@ -111,6 +111,7 @@ class Product:
         return Panels(self.weight, self.is_transposed, self.factor)
 
 
+@refusals
 def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
     """Return a node as a matmul, without its epilogue.
 
@@ -134,9 +135,7 @@ def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
         return Refused("what it multiplies is transposed")
     is_transposed = bool(site.int("transB", 0))
     depth, columns = reversed(sizes[-2:]) if is_transposed else sizes[-2:]
-    bias = _bias_of(site, columns)
-    if isinstance(bias, Refused):
-        return bias
+    bias = needed(_bias_of(site, columns))
     count = prod(nominal(size) for size in shape[:-1])
     if count < LEAST_ROWS or min(depth, columns) < LEAST_SIDE:
         return Refused(f"{count} rows times a matrix of {depth} x {columns} are too few")

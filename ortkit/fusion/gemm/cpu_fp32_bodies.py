@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper
 
 from ortkit.fusion.gemm.cpu_fp32 import Product
 from ortkit.fusion.regions.bodies import Call, is_runtime_own, standard_form
-from ortkit.kernels.layouts.fp32_panels import constant_node, layout, matrix_nodes
+from ortkit.fusion.regions.node_writer import NodeWriter
+from ortkit.kernels.layouts.fp32_panels import layout
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 
@@ -49,42 +48,34 @@ def _spec(name: str, shape: Shape) -> TensorSpec:
 
 
 def _function(scope: Scope, one: Product, opset: int) -> onnx.FunctionProto:
-    nodes = matrix_nodes("w", "matrix", one.depth, one.columns)
-    nodes.append(helper.make_node("MatMul", ["x", "matrix"], ["p"]))
-    inputs, value = ["x", "w"], "p"
+    writer, inputs = NodeWriter(), ["x", "w"]
+    matrix = writer.unpacked("w", layout(one.depth, one.columns))
+    value = writer.op("MatMul", "x", matrix)
     if one.bias is not None:
         inputs.append("b")
-        nodes.append(helper.make_node("Add", [value, "b"], ["s"]))
-        value = "s"
-    for number, node in enumerate(one.epilogue):
-        nodes += _step(scope, node, value, number, opset)
-        value = f"t{number}"
+        value = writer.op("Add", value, "b")
+    for node in one.epilogue:
+        value = _step(scope, node, value, writer, opset)
     function = onnx.FunctionProto(name="product", domain=DOMAIN, input=inputs, output=[value])
-    function.node.extend(nodes)
+    function.node.extend(writer.nodes)
     function.opset_import.add(domain="", version=opset)
     return function
 
 
-def _step(
-    scope: Scope,
-    node: ir.Node,
-    value: str,
-    number: int,
-    opset: int,
-) -> list[onnx.NodeProto]:
-    """Return nodes that make `t<number>` of a value, as a node of the epilogue does."""
-    nodes, names = list[onnx.NodeProto](), list[str]()
-    for index, operand in enumerate(node.inputs):
+def _step(scope: Scope, node: ir.Node, value: str, writer: NodeWriter, opset: int) -> str:
+    """Write what a node of the epilogue makes of a value, and return it."""
+    names = []
+    for operand in node.inputs:
         array = scope.array(operand, 1)
         if array is None:
             names.append("" if operand is None else value)
-            continue
-        names.append(f"c{number}_{index}")
-        nodes.append(constant_node(names[-1], array.reshape(())))
-    made = f"t{number}"
+        else:
+            names.append(writer.constant(array.reshape(())))
     if is_runtime_own(node):
+        made = f"s{len(writer.nodes)}"
         numbers = {key: each.as_float() for key, each in node.attributes.items()}
-        call = Call(tuple(names), (made,), numbers, np.dtype(np.float32), opset)
-        return [*nodes, *standard_form(node, call)]
+        call = Call(tuple(names), (made,), numbers, writer.dtype, opset)
+        writer.nodes += standard_form(node, call)
+        return made
     attributes = {key: each.value for key, each in node.attributes.items()}
-    return [*nodes, helper.make_node(node.op_type, names, [made], **attributes)]
+    return writer.op(node.op_type, *names, **attributes)

@@ -6,13 +6,15 @@ for the whole, it stays whole: ONNX Runtime runs it fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import helper
+
+from ortkit.fusion.regions.node_writer import NodeWriter
 
 GELU_SINCE, RMS_NORM_SINCE, AXES_INPUT_SINCE, LAYER_NORM_SINCE = 20, 23, 18, 17
 #: What ONNX Runtime's skip norms add where no epsilon is given, and what ONNX's norms do.
@@ -42,112 +44,80 @@ class Call:
     axis: int = -1
 
 
-class _Writer:
-    """Collects nodes; inner values are named after the first output."""
-
-    def __init__(self, call: Call) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self._call = call
-        self._stem = next(name for name in call.outputs if name)
-
-    def op(
-        self, op_type: str, *inputs: str, to: str = "", **attributes: float | Sequence[int] | str
-    ) -> str:
-        output = to or f"{self._stem}_{len(self.nodes)}"
-        node = helper.make_node(op_type, inputs, [output])
-        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
-        self.nodes.append(node)
-        return output
-
-    def cast(self, x: str, dtype: np.dtype) -> str:
-        output = self.op("Cast", x)
-        element = helper.np_dtype_to_tensor_dtype(dtype)
-        self.nodes[-1].attribute.append(helper.make_attribute("to", element))
-        return output
-
-    def number(self, value: float, dtype: np.dtype | None = None) -> str:
-        return self._constant(np.array(value, dtype or self._call.dtype))
-
-    def axes(self, *axes: int) -> str:
-        return self._constant(np.array(axes, np.int64))
-
-    def _constant(self, array: np.ndarray) -> str:
-        name = self.op("Constant")
-        attribute = helper.make_attribute("value", numpy_helper.from_array(array))
-        self.nodes[-1].attribute.append(attribute)
-        return name
+def _cast(w: NodeWriter, x: str, dtype: np.dtype) -> str:
+    return w.op("Cast", x, to=helper.np_dtype_to_tensor_dtype(dtype))
 
 
-def _gelu(w: _Writer, call: Call, x: str, *, tanh: bool) -> None:
+def _gelu(w: NodeWriter, call: Call, x: str, *, tanh: bool) -> None:
     y = call.outputs[0]
     if call.opset >= GELU_SINCE:
-        w.op("Gelu", x, to=y, approximate="tanh" if tanh else "none")
+        w.named(y, "Gelu", x, approximate="tanh" if tanh else "none")
     elif tanh:
         # Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
         rate = float(np.sqrt(2 / np.pi))
         bent = w.op("Mul", w.op("Mul", x, x), w.number(rate * 0.044715))
         inner = w.op("Mul", x, w.op("Add", bent, w.number(rate)))
         shifted = w.op("Add", w.op("Tanh", inner), w.number(1))
-        w.op("Mul", w.op("Mul", x, w.number(0.5)), shifted, to=y)
+        w.named(y, "Mul", w.op("Mul", x, w.number(0.5)), shifted)
     else:
         scaled = w.op("Div", x, w.number(float(np.sqrt(2))))
         shifted = w.op("Add", w.op("Erf", scaled), w.number(1))
-        w.op("Mul", w.op("Mul", x, w.number(0.5)), shifted, to=y)
+        w.named(y, "Mul", w.op("Mul", x, w.number(0.5)), shifted)
 
 
-def _biased(w: _Writer, call: Call) -> str:
+def _biased(w: NodeWriter, call: Call) -> str:
     return w.op("Add", *call.inputs) if len(call.inputs) > 1 and call.inputs[1] else call.inputs[0]
 
 
-def _erf_gelu(w: _Writer, call: Call) -> None:
+def _erf_gelu(w: NodeWriter, call: Call) -> None:
     _gelu(w, call, _biased(w, call), tanh=False)
 
 
-def _tanh_gelu(w: _Writer, call: Call) -> None:
+def _tanh_gelu(w: NodeWriter, call: Call) -> None:
     _gelu(w, call, _biased(w, call), tanh=True)
 
 
-def _quick_gelu(w: _Writer, call: Call) -> None:
+def _quick_gelu(w: NodeWriter, call: Call) -> None:
     x, alpha = call.inputs[0], call.attributes.get("alpha", QUICK_ALPHA)
     scaled = x if alpha == 1 else w.op("Mul", x, w.number(alpha))
-    w.op("Mul", x, w.op("Sigmoid", scaled), to=call.outputs[0])
+    w.named(call.outputs[0], "Mul", x, w.op("Sigmoid", scaled))
 
 
-def _rms_norm(w: _Writer, call: Call, x: str, scale: str, epsilon: float) -> None:
+def _rms_norm(w: NodeWriter, call: Call, x: str, scale: str, epsilon: float) -> None:
     if call.opset >= RMS_NORM_SINCE:
-        w.op("RMSNormalization", x, scale, to=call.outputs[0], axis=-1, epsilon=epsilon)
+        w.named(call.outputs[0], "RMSNormalization", x, scale, axis=-1, epsilon=epsilon)
         return
     # With Pow and Div, as ONNX Runtime knows it again, and not in half precision: it would take
     # the epsilon for 1e-5, and in other runtimes squares overflow.
     is_narrow = call.dtype.itemsize < _FLOAT.itemsize
-    wide, wide_type = (w.cast(x, _FLOAT), _FLOAT) if is_narrow else (x, call.dtype)
+    wide, wide_type = (_cast(w, x, _FLOAT), _FLOAT) if is_narrow else (x, call.dtype)
     square = w.op("Pow", wide, w.number(2, wide_type))
     if call.opset >= AXES_INPUT_SINCE:
-        mean = w.op("ReduceMean", square, w.axes(-1), keepdims=1)
+        mean = w.op("ReduceMean", square, w.integers(-1), keepdims=1)
     else:
         mean = w.op("ReduceMean", square, axes=[-1], keepdims=1)
     root = w.op("Sqrt", w.op("Add", mean, w.number(epsilon, wide_type)))
     normal = w.op("Div", wide, root)
-    w.op("Mul", w.cast(normal, call.dtype) if is_narrow else normal, scale, to=call.outputs[0])
+    w.named(call.outputs[0], "Mul", _cast(w, normal, call.dtype) if is_narrow else normal, scale)
 
 
-def _simplified_norm(w: _Writer, call: Call) -> None:
+def _simplified_norm(w: NodeWriter, call: Call) -> None:
     x, scale = call.inputs[:2]
     _rms_norm(w, call, x, scale, call.attributes.get("epsilon", EPSILON))
 
 
-def _skip_sum(w: _Writer, call: Call, bias: int) -> str:
+def _skip_sum(w: NodeWriter, call: Call, bias: int) -> str:
     """Write the sum of a skip norm, which is its fourth output."""
     wanted = call.outputs[3] if len(call.outputs) > 3 else ""
     terms = [call.inputs[0], call.inputs[1], *call.inputs[bias : bias + 1]]
     terms = [term for term in terms if term]
     total = terms[0]
     for index, term in enumerate(terms[1:], start=2):
-        total = w.op("Add", total, term, to=wanted if index == len(terms) else "")
+        total = w.named(wanted if index == len(terms) else "", "Add", total, term)
     return total
 
 
-def _skip_layer_norm(w: _Writer, call: Call) -> None:
+def _skip_layer_norm(w: NodeWriter, call: Call) -> None:
     scale, bias = [*call.inputs, "", ""][2:4]
     epsilon = call.attributes.get("epsilon", SKIP_EPSILON)
     total = _skip_sum(w, call, bias=4)
@@ -155,19 +125,24 @@ def _skip_layer_norm(w: _Writer, call: Call) -> None:
         _written_layer_norm(w, call, total, scale, bias, epsilon)
         return
     scale_and_bias = [name for name in (scale, bias) if name]
-    w.op(
-        "LayerNormalization", total, *scale_and_bias, to=call.outputs[0], axis=-1, epsilon=epsilon
+    w.named(
+        call.outputs[0],
+        "LayerNormalization",
+        total,
+        *scale_and_bias,
+        axis=-1,
+        epsilon=epsilon,
     )
 
 
-def _layer_norm(w: _Writer, call: Call) -> None:
+def _layer_norm(w: NodeWriter, call: Call) -> None:
     x, scale, bias = [*call.inputs, ""][:3]
     epsilon = call.attributes.get("epsilon", EPSILON)
     _written_layer_norm(w, call, x, scale, bias, epsilon)
 
 
 def _written_layer_norm(
-    w: _Writer, call: Call, x: str, scale: str, bias: str, epsilon: float
+    w: NodeWriter, call: Call, x: str, scale: str, bias: str, epsilon: float
 ) -> None:
     """Write a norm for opsets that have none, in float32 at least, as ONNX Runtime knows it again.
 
@@ -175,26 +150,26 @@ def _written_layer_norm(
     a function holds it.
     """
     is_narrow = call.dtype.itemsize < _FLOAT.itemsize
-    wide, wide_type = (w.cast(x, _FLOAT), _FLOAT) if is_narrow else (x, call.dtype)
+    wide, wide_type = (_cast(w, x, _FLOAT), _FLOAT) if is_narrow else (x, call.dtype)
     axes = tuple(range(call.axis, 0))
     centered = w.op("Sub", wide, w.op("ReduceMean", wide, axes=axes, keepdims=1))
     square = w.op("Pow", centered, w.number(2, wide_type))
     variance = w.op("ReduceMean", square, axes=axes, keepdims=1)
     root = w.op("Sqrt", w.op("Add", variance, w.number(epsilon, wide_type)))
     normal = w.op("Div", centered, root)
-    scaled = w.cast(normal, call.dtype) if is_narrow else normal
-    w.op("Mul", scaled, scale, to="" if bias else call.outputs[0])
+    scaled = _cast(w, normal, call.dtype) if is_narrow else normal
+    w.named("" if bias else call.outputs[0], "Mul", scaled, scale)
     if bias:
-        w.op("Add", w.nodes[-1].output[0], bias, to=call.outputs[0])
+        w.named(call.outputs[0], "Add", w.nodes[-1].output[0], bias)
 
 
-def _skip_rms_norm(w: _Writer, call: Call) -> None:
+def _skip_rms_norm(w: NodeWriter, call: Call) -> None:
     total = _skip_sum(w, call, bias=3)
     epsilon = call.attributes.get("epsilon", SKIP_EPSILON)
     _rms_norm(w, call, total, call.inputs[2], epsilon)
 
 
-_WRITTEN: dict[tuple[str, str], Callable[[_Writer, Call], None]] = {
+_WRITTEN: dict[tuple[str, str], Callable[[NodeWriter, Call], None]] = {
     ("com.microsoft", "BiasGelu"): _erf_gelu,
     ("com.microsoft", "FastGelu"): _tanh_gelu,
     ("com.microsoft", "Gelu"): _erf_gelu,
@@ -204,7 +179,7 @@ _WRITTEN: dict[tuple[str, str], Callable[[_Writer, Call], None]] = {
     ("", "SimplifiedLayerNormalization"): _simplified_norm,
 }
 #: Ops of ONNX that ONNX Runtime has in older opsets, too: the version that they come with.
-_EARLY: dict[tuple[str, str], tuple[int, Callable[[_Writer, Call], None]]] = {
+_EARLY: dict[tuple[str, str], tuple[int, Callable[[NodeWriter, Call], None]]] = {
     ("", "LayerNormalization"): (LAYER_NORM_SINCE, _layer_norm),
 }
 
@@ -222,7 +197,7 @@ def needs_standard_form(node: ir.Node, opset: int) -> bool:
 
 def standard_form(node: ir.Node, call: Call) -> list[onnx.NodeProto]:
     """Return nodes of standard ops that compute what `node` does; see `needs_standard_form`."""
-    writer = _Writer(call)
+    writer = NodeWriter(f"{next(filter(None, call.outputs))}_", call.dtype)
     kind = node.domain, node.op_type
     write = _WRITTEN[kind] if kind in _WRITTEN else _EARLY[kind][1]
     write(writer, call)

@@ -8,19 +8,10 @@ whatever vectors its processor has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
-import onnx
-from onnx import helper, numpy_helper
-
 from ortkit.kernels.layouts.prepack import Array, Prepack
 
 #: Columns of a panel, vectors of 16: tiles of each are as fast.
 _WIDTHS = (48, 64, 32)
-#: What roles are called in bodies.
-_NAMES = {"shape": "sizes"}
 
 
 def layout(depth: int, columns: int, width: int = 0) -> Prepack:
@@ -37,29 +28,3 @@ def panels(matrix: Array) -> Array:
     Columns that the last panel has too many are 0.
     """
     return layout(*matrix.shape).pack(matrix)
-
-
-def matrix_nodes(packed: str, result: str, depth: int, columns: int) -> list[onnx.NodeProto]:
-    """Return nodes that make the [depth, columns] `result` of its packed form.
-
-    What lies between is called `<result>_...`.
-    """
-    found, nodes = layout(depth, columns), list[onnx.NodeProto]()
-
-    def op(role: str, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
-        name = result if role == found.last_role else f"{result}_{role}"
-        nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
-        return name
-
-    def constant(role: str, numbers: Sequence[int]) -> str:
-        name = f"{result}_{_NAMES.get(role, role)}"
-        nodes.append(constant_node(name, np.array(numbers)))
-        return name
-
-    found.write(packed, op, constant)
-    return nodes
-
-
-def constant_node(name: str, array: Array) -> onnx.NodeProto:
-    """Return a Constant."""
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array))

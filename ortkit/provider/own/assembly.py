@@ -15,7 +15,7 @@ from ortkit.fusion.regions.region import region_of
 from ortkit.fusion.regions.search import PACKED
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program_builder import Assembled, ProgramBuilder, spec_of
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 
 #: A program of more kernels is refused: what it would compute twice is no detail any more.
@@ -113,6 +113,7 @@ class Assembler:
         draft.parts.append(one)
         return draft.assembled(one.region.outputs, one)
 
+    @refusals
     def assemble(
         self, root: Candidate, carried: frozenset[ir.Value] = frozenset()
     ) -> Assembled | Refused:
@@ -126,9 +127,7 @@ class Assembler:
         draft = ProgramBuilder(self._scope, carried=carried)
         ends: list[tuple[ir.Value, ir.Value]] = []
         for value in root.region.outputs:
-            end = self._end(value)
-            if isinstance(end, Refused):
-                return end
+            end = needed(self._end(value))
             ends.append((value, end))
         for value, end in ends:
             if refused := self._need(draft, value, root):

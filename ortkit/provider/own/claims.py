@@ -22,7 +22,7 @@ from ortkit.provider.own.original_cost import OriginalCost
 from ortkit.provider.own.program_builder import Assembled, array_of, sizes_of
 from ortkit.provider.own.subgraph_cut import Cut, Cuts
 from ortkit.provider.own.weights import Origin, aligned
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 
 @dataclass
@@ -65,14 +65,13 @@ class Claimer:
     def _worth(self) -> OriginalCost:
         return OriginalCost(self._original, self._shapes, load_calibration())
 
+    @refusals
     def claim(self, made: Assembled | Refused) -> Refused | None:
         """Claim a program before others are known; or say why that cannot be."""
         lost = made if isinstance(made, Refused) else self._assembler.lacks(made)
         if lost is not None or isinstance(made, Refused):
             return lost
-        cut = self._cut(made.inputs, made.outputs)
-        if isinstance(cut, Refused):
-            return cut
+        cut = needed(self._cut(made.inputs, made.outputs))
         return self._own([self._claim(made, cut)])
 
     def run(self, doubtful: Container[Candidate] = ()) -> ClaimSet:
@@ -102,10 +101,9 @@ class Claimer:
         declined = [one for one in self._declined if one.at not in inside]
         return ClaimSet(tuple(self._claims), tuple(declined))
 
+    @refusals
     def _settle(self, root: Candidate) -> Claim | _Waiting | Refused:
-        made = self._assembler.assemble(root)
-        if isinstance(made, Refused):
-            return made
+        made = needed(self._assembler.assemble(root))
         cut = self._cut(made.inputs, made.outputs)
         if isinstance(cut, Cut):
             return self._claim(made, cut)
@@ -154,18 +152,15 @@ class Claimer:
         self._claims += [replace(claim, bundle=self._bundles) for claim in claims]
         return None
 
+    @refusals
     def _wait(self, root: Candidate, made: Assembled) -> _Waiting | Refused:
         """Assemble a program again that is given what it shares with others."""
         shared = {v for one in self._assembler.shared(made) for v in one.region.outputs}
         if not shared:
             return Refused("")
-        again = self._assembler.assemble(root, frozenset(shared))
-        if isinstance(again, Refused):
-            return again
+        again = needed(self._assembler.assemble(root, frozenset(shared)))
         given = [value for value in again.inputs if value not in shared]
-        cut = self._cut(given, again.outputs)
-        if isinstance(cut, Refused):
-            return cut
+        cut = needed(self._cut(given, again.outputs))
         own = set(_names(given))
         extras = tuple(value for value in cut.inputs if value.name not in own)
         carried = [value for value in again.inputs if value in shared]
@@ -214,11 +209,10 @@ class Claimer:
             claims = list({id(made[value]): made[value] for value in wanted}.values())
             self._take([*claims, *map(self._reading, users)], users[0].root)
 
+    @refusals
     def _carrying(self, maker: Candidate, users: Sequence[_Waiting]) -> Claim | Refused:
         """Return the claim that computes a region for all its users, into carriers."""
-        made = self._assembler.assemble_carried(maker)
-        if isinstance(made, Refused):
-            return made
+        made = needed(self._assembler.assemble_carried(maker))
         offered = self._offered(users)
         wanted = [self._assembler.spec(value) for value in made.outputs]
         specs = [one for one in wanted if isinstance(one, TensorSpec)]
@@ -229,9 +223,7 @@ class Claimer:
             name = made.outputs[0].name
             return Refused(f"{name!r}, which it shares with others, is not in the original")
         carrier = {value: usable[chosen[i]] for i, value in enumerate(made.outputs)}
-        cut = self._cuts.find(_names(made.inputs), _names(carrier.values()))
-        if isinstance(cut, Refused):
-            return cut
+        cut = needed(self._cuts.find(_names(made.inputs), _names(carrier.values())))
         for user in users:
             user.carried |= {v: carrier[v] for v in user.carried if v in carrier}
         at = made.program.outputs

@@ -20,7 +20,7 @@ from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.provider.own.program_builder import Assembled, ProgramBuilder, spec_of
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 
 #: Of the operators with a form of their own in a kernel's body; see `kernels.region.reader`.
@@ -68,15 +68,14 @@ class _Chained:
         self._builder.parts.append(one)
         return self._builder.assembled(self._leaving, one)
 
+    @refusals
     def _put(self, block: Block, described: Described) -> Refused | None:
         """Add the kernel of one block, and the Transpose of its result where other nodes read
         it."""
         signature, builder = described.signature, self._builder
         read: list[ir.Value] = []
         for value in block.operands:
-            operand = self._operand(block, value)
-            if isinstance(operand, Refused):
-                return operand
+            operand = needed(self._operand(block, value))
             read.append(operand)
         for spec, weight in zip(signature.inputs[len(read) :], described.weights, strict=True):
             if isinstance(weight, ir.Value):
@@ -95,15 +94,14 @@ class _Chained:
             return self._transpose(made[0], TO_NCHW, block.output)
         return None
 
+    @refusals
     def _operand(self, block: Block, value: ir.Value) -> ir.Value | Refused:
         if block.kind == "squeeze_excite":
             return self._means[value]
         if value in self._nhwc:
             return self._nhwc[value]
         if not self._builder.has(value):
-            spec = spec_of(self._scope, value)
-            if isinstance(spec, Refused):
-                return spec
+            needed(spec_of(self._scope, value))
             self._builder.enter(value)
         if block.kind == "stem_conv" and value is block.source:
             return value

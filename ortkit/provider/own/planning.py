@@ -25,7 +25,7 @@ from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.passes.presets import preset
 from ortkit.passes.select import load_pass
 from ortkit.provider.own.assembly import Assembler, Known, is_held
-from ortkit.provider.own.claim_set import Claim, ClaimSet, Declined
+from ortkit.provider.own.claim_set import Claim, Declined
 from ortkit.provider.own.claims import Claimer
 from ortkit.provider.own.conv_groups import chain_programs
 from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
@@ -120,6 +120,12 @@ class Plan:
             )
         )
 
+    def without_unsolved(self) -> Plan:
+        """Return the plan without the claims whose sizes cannot be inferred."""
+        return self._without(
+            lambda claim: lost.reason if (lost := unsolved(claim.program)) else ""
+        )
+
     def _without(self, reason_of: Callable[[Claim], str]) -> Plan:
         lost = {claim.bundle: reason for claim in self.claims if (reason := reason_of(claim))}
         kept = tuple(claim for claim in self.claims if claim.bundle not in lost)
@@ -204,14 +210,15 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     assembler.taken = [one for one in found if one.signature is not None and not is_held(one)]
     attention = [one for one in assembler.taken if _is_attention(one.region)]
     doubtful = [one for one in attention if cost.refusal(one.region, one.prediction)]
-    claims = _sound(claimer.run(doubtful))
+    settled = claimer.run(doubtful)
     refused = [
         Declined(one.region.at, one.region.kind, one.reason)
         for one in found
         if one.signature is None and one.reason
     ]
     seconds = {"rewrite": rewritten - started, "plan": time.perf_counter() - rewritten}
-    return Plan(claims.claims, (*declined, *claims.declined, *refused), seconds)
+    every = Plan(settled.claims, (*declined, *settled.declined, *refused), seconds)
+    return every.without_unsolved()
 
 
 def _rewritten(model: ir.Model, target: Target, but: frozenset[str]) -> Scope:
@@ -225,21 +232,6 @@ def _rewritten(model: ir.Model, target: Target, but: frozenset[str]) -> Scope:
     with paused_collector():
         copy = model.clone()
         return Pipeline(passes).run(copy, RewriteOptions(target, CLAIMS_SINCE_LEVEL)).scopes[0]
-
-
-def _sound(settled: ClaimSet) -> ClaimSet:
-    """Leave out claims whose sizes cannot be inferred, with those that hang together with them."""
-    lost: dict[int, str] = {}
-    for claim in settled.claims:
-        if (reason := unsolved(claim.program)) is not None:
-            lost[claim.bundle] = reason.reason
-    kept = tuple(claim for claim in settled.claims if claim.bundle not in lost)
-    gone = tuple(
-        Declined(claim.at, claim.program.name, lost[claim.bundle])
-        for claim in settled.claims
-        if claim.bundle in lost
-    )
-    return ClaimSet(kept, (*settled.declined, *gone))
 
 
 class _Cost(CostModel):

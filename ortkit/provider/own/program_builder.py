@@ -14,7 +14,7 @@ from ortkit.fusion.regions.sizes import join_unsolved, joined_rows
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program import Program, Step
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 
 #: Constants of more bytes are not baked in.
@@ -151,15 +151,14 @@ class ProgramBuilder:
         assert found is not None, "a kernel's tensor of unknown shape"
         return found
 
+    @refusals
     def assembled(self, ends: Sequence[ir.Value], root: Candidate) -> Assembled | Refused:
         """Return the finished program, or what its tensors lack."""
         if len({self.root(end) for end in ends}) < len(ends):
             return Refused("two results have the same bytes")
         specs: list[TensorSpec] = []
         for value in self.tensors:
-            spec = self.specs.get(value) or spec_of(self.scope, value)
-            if isinstance(spec, Refused):
-                return spec
+            spec = needed(self.specs.get(value) or spec_of(self.scope, value))
             specs.append(spec)
         made = {place for step in self.steps for place in step.outputs}
         if any(self.root(end) not in made for end in ends):

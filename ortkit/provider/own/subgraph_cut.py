@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.graph.constants import is_constant
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import captured_values
 
 
@@ -58,6 +58,7 @@ class Cuts:
                 if value.name and value.producer() is None:
                     self._entering.setdefault(value.name, value)
 
+    @refusals
     def find(self, inputs: Iterable[str], outputs: Sequence[str]) -> Cut | Refused:
         """Return the nodes that make `outputs` from `inputs` and constants.
 
@@ -77,9 +78,7 @@ class Cuts:
             if value is None:
                 return Refused(f"{name!r} is no value of the model as it was handed over")
             given[value] = None
-        inside = self._closed(given, wanted)
-        if isinstance(inside, Refused):
-            return inside
+        inside = needed(self._closed(given, wanted))
         if kept := [value for value in wanted if not self._leaves(value, inside)]:
             return Refused(f"{kept[0].name!r} is read by none but this region")
         read: dict[ir.Value, None] = {}

@@ -1,0 +1,304 @@
+"""1-D convolutions of float32 [N, C, L] as they lie: sums over taps and channels of a group.
+
+A tile is some channels of the result by some vectors of neighbouring places, in registers: a
+number of the filter times a run of the signal. Nothing is transposed, gathered or packed. Where a
+tile reaches beyond an end of the signal it is read through a row with zeros around it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+import onnx
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of, known
+from ortkit.refusal import Refused, RefusedError, needed, refusals
+
+from ...forms.body import Body, integer, integers
+from ...forms.epilogue import Epilogue, read_epilogue
+from ..tile.gemm_tile import Destination, multiply_add, write_vector
+from ..tile.program import PICOSECONDS_PER_MULTIPLY, Tuned
+from ..tile.registers import VECTOR, Tile, choose_tile
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ..tile.emitter import TileEmitter
+
+# Runs that the places are cut into, some of which may have none; vectors of places of a tile.
+_RUNS, _MOST_VECTORS = 16, 6
+# Of the signal under some tiles, that all channels of the result come to before the next ones.
+_NEAR_BYTES = 512 * 1024
+# Taps that are written out, and places under a filter: a row lies on a thread's stack.
+_WRITTEN_TAPS, _MOST_REACH = 8, 8192
+
+
+@dataclass(frozen=True)
+class OneAxisConv(Tuned):
+    """epilogue(Conv(x, weight) + bias), its window moving by one; numbers are the region's inputs.
+
+    Args:
+        signature: The region's.
+        x: [N, C, L].
+        weight: [M, C / groups, K].
+        bias: [M]; None if there is none.
+        groups: Of channels.
+        dilation: Places from a tap to the next.
+        pad: Zeros in front of the signal.
+        epilogue: What follows.
+        pixels: Channels of a tile; 0: what its rule says.
+        panel: Vectors of places of a tile; 0: what its rule says.
+    """
+
+    signature: RegionSignature
+    x: int
+    weight: int
+    bias: int | None
+    groups: int
+    dilation: int
+    pad: int
+    epilogue: Epilogue
+    pixels: int = 0
+    panel: int = 0
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        return f"1-D convolution,{'depthwise' if self.filters[:2] == (1, 1) else 'dense'}"
+
+    @property
+    def filters(self) -> tuple[int, int, int]:
+        """Of a group: channels of the result and of the signal; and taps."""
+        columns, depth, taps = known(self.signature.inputs[self.weight].shape)
+        return columns // self.groups, depth, taps
+
+    @property
+    def places(self) -> Extent:
+        """Of a row of the result."""
+        return extent_of(self.signature.outputs[0].shape[2])
+
+    @property
+    def reach(self) -> int:
+        """Places under the filter in addition to the first one."""
+        return (self.filters[2] - 1) * self.dilation
+
+    def tile(self, level: str) -> Tile:
+        """Return the tile: channels of the result by vectors of places."""
+        static = self.places.static
+        most = _MOST_VECTORS if static is None else max(1, min(_MOST_VECTORS, static // VECTOR))
+        return choose_tile(self.filters[0], most, level, self.pixels, self.panel)
+
+    def _runs(self, level: str) -> int:
+        static, width = self.places.static, self.tile(level).vectors * VECTOR
+        return _RUNS if static is None else max(1, min(_RUNS, ceil(static / width)))
+
+    def launch(self, level: str) -> Launch:
+        """Units are runs of places of all channels of a group."""
+        (columns, depth, taps), runs = self.filters, self._runs(level)
+        points = self.places * Extent(max(1, columns // runs))
+        if self.places.static is not None:
+            points = Extent(ceil(self.places.static * columns / runs))
+        cost = depth * taps * PICOSECONDS_PER_MULTIPLY + self.epilogue.picoseconds
+        batch = extent_of(self.signature.outputs[0].shape[0])
+        return Launch((batch, Extent(self.groups), Extent(runs)), points, max(1, cost))
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        from ..tile.emitter import TileEmitter
+
+        e = TileEmitter(symbol)
+        buffers, begin, end = e.parameters(self.signature)
+        work = _Writer(self, e, buffers, self.tile(level), self._runs(level))
+        units = self.launch(level).units
+        with e.loop(end - begin) as index:
+            work.unit(*e.decode(begin + index, units))
+        return e.function()
+
+
+class _Writer:
+    """Writes the work of one unit."""
+
+    def __init__(
+        self, conv: OneAxisConv, e: TileEmitter, buffers: list[Buffer], tile: Tile, runs: int
+    ) -> None:
+        self.conv, self.e, self.buffers, self.vectors = conv, e, buffers, tile.vectors
+        self.height, self.width = tile.rows, tile.vectors * VECTOR
+        self.length = e.share(e.extent(conv.signature.inputs[conv.x].shape[2]))
+        self.places = e.share(e.extent(conv.places))
+        self.tiles = e.share(e.divide_up(self.places, self.width))
+        self.of_run = e.share(e.divide_up(self.tiles, runs))
+        self.row = e.scratch(self.width + conv.reach)
+        output = buffers[len(conv.signature.inputs)]
+        extras = [buffers[extra] for extra in conv.epilogue.extras]
+        self.to = Destination(output, extras, 1, e.i64(0))
+
+    def unit(self, image: Expr, group: Expr, run: Expr) -> None:
+        """Compute a run of places, some tiles of all channels after the others."""
+        e, (columns, depth, _) = self.e, self.conv.filters
+        first = e.share(run * self.of_run)
+        count = e.share(e.tir.max(e.minimum(self.of_run, self.tiles - first), e.i64(0)))
+        near = max(1, _NEAR_BYTES // (depth * self.width * 4))
+        panels, rest = ceil(columns / self.height), columns % self.height or self.height
+        with e.loop(e.share(e.divide_up(count, near))) as number:
+            start = e.share(first + number * e.i64(near))
+            some = e.share(e.minimum(e.i64(near), first + count - start))
+            with e.loop(e.i64(panels)) as panel:
+                channel = e.share(group * e.i64(columns) + panel * e.i64(self.height))
+
+                def emit(rows: int, channel: Expr = channel) -> None:
+                    with e.loop(some) as index:
+                        self._tile((image, group, channel), rows, start + index)
+
+                e.last_apart(panel, panels, self.height, rest, emit)
+
+    def _tile(self, at: tuple[Expr, Expr, Expr], rows: int, number: Expr) -> None:
+        """Compute a tile of some channels; the last one of a row begins earlier, to be whole."""
+        e, conv = self.e, self.conv
+        last = e.tir.max(self.places - e.i64(self.width), e.i64(0))
+        place = e.share(e.minimum(number * e.i64(self.width), last))
+        first = e.share(place - e.i64(conv.pad))
+        beyond = first + e.i64(self.width + conv.reach)
+        blocks = []
+        for is_edge in (False, True):
+            with e.block() as block:
+                registers = self._sums(at, rows, first, is_edge=is_edge)
+                self._write(registers, at, place, is_edge=is_edge)
+            blocks.append(block)
+        e.branch(e.both(first >= e.i64(0), beyond <= self.length), *blocks)
+
+    def _sums(
+        self, at: tuple[Expr, Expr, Expr], rows: int, first: Expr, *, is_edge: bool
+    ) -> list[list[Buffer]]:
+        """Return registers with the sums of a tile that reads from place `first` on."""
+        e, conv, (image, group, channel) = self.e, self.conv, at
+        (_, depth, taps), weight = conv.filters, self.buffers[conv.weight]
+        registers = [[e.scratch() for _ in range(self.vectors)] for _ in range(rows)]
+        for row, vectors in enumerate(registers):
+            bias = e.f32(0.0)
+            if conv.bias is not None:
+                bias = e.share(self.buffers[conv.bias][channel + e.i64(row)])
+            for register in vectors:
+                with e.vector(VECTOR) as lane:
+                    e.store(register, bias, lane)
+        with e.loop(e.i64(depth)) as c:
+            signal = (image * e.i64(conv.groups) + group) * e.i64(depth) + c
+            source, start = self._signal(e.share(signal * self.length + first), first, is_edge)
+            filters = e.share((channel * e.i64(depth) + c) * e.i64(taps))
+
+            def add(tap: Expr) -> None:
+                multiply_add(
+                    e, registers,
+                    lambda row: weight[filters + e.i64(row * depth * taps) + tap],
+                    lambda vector, lane: source[
+                        start + tap * e.i64(conv.dilation) + e.i64(vector * VECTOR) + lane
+                    ],
+                )  # fmt: skip
+
+            if taps <= _WRITTEN_TAPS:
+                for tap in range(taps):
+                    add(e.i64(tap))
+            else:
+                with e.loop(e.i64(taps)) as tap:
+                    add(tap)
+        return registers
+
+    def _signal(self, start: Expr, first: Expr, is_edge: bool) -> tuple[Buffer, Expr]:
+        """Return what holds a row of the signal and where it begins: at an end, a padded copy."""
+        e, x = self.e, self.buffers[self.conv.x]
+        if not is_edge:
+            return x, start
+        with e.loop(e.i64(self.width + self.conv.reach)) as index:
+            place = e.share(first + index)
+            inside = e.both(place >= e.i64(0), place < self.length)
+            e.store(self.row, e.tir.if_then_else(inside, x[start + index], e.f32(0.0)), index)
+        return self.row, e.i64(0)
+
+    def _write(
+        self, registers: list[list[Buffer]], at: tuple[Expr, Expr, Expr], place: Expr, *,
+        is_edge: bool,
+    ) -> None:  # fmt: skip
+        """Finish and write a tile; of fewer places than it has, number by number."""
+        e, conv, (image, _, channel) = self.e, self.conv, at
+        scratch = e.scratch(len(registers) * self.width)
+        for row, vectors in enumerate(registers):
+            for vector, register in enumerate(vectors):
+                with e.vector(VECTOR) as lane:
+                    to = e.i64(row * self.width + vector * VECTOR) + lane
+                    e.store(scratch, register[lane], to)
+        total = e.i64(conv.filters[0] * conv.groups)
+
+        def write(count: Expr, width: int) -> None:
+            with e.loop(e.i64(len(registers))) as row:
+                source = e.share(row * e.i64(self.width))
+                sink = e.share((image * total + channel + row) * self.places + place)
+                with e.loop(count) as part:
+                    offset = part * e.i64(width)
+                    where = source + offset, sink + offset
+                    write_vector(e, scratch, conv.epilogue, self.to, where, width)
+
+        with e.block() as whole:
+            write(e.i64(self.vectors), VECTOR)
+        with e.block() as part:
+            write(self.places, 1)
+        is_whole = self.places >= e.i64(self.width) if is_edge else e.constant(1, "bool")
+        e.branch(is_whole, whole, part)
+
+
+@refusals
+def match(signature: RegionSignature) -> OneAxisConv | Refused | None:
+    """Return the region as a 1-D convolution; None if it is something else."""
+    body, inputs = Body(signature), signature.inputs
+    convs = body.nodes("Conv")
+    if len(convs) != 1 or len(signature.outputs) != 1:
+        return None
+    (conv,) = convs
+    x, weight = (body.inputs.get(name) for name in conv.input[:2])
+    bias = body.inputs.get(conv.input[2]) if len(conv.input) > 2 else None
+    if x is None or len(inputs[x].shape) != 3:
+        return None
+    if weight is None or (len(conv.input) > 2 and bias is None):
+        return Refused("a 1-D convolution of a filter or a bias that is computed")
+    if any(spec.dtype != "float32" for spec in (*inputs, *signature.outputs)):
+        return Refused("a 1-D convolution that is not in float32")
+    end = body.function.output[0]
+    epilogue = needed(read_epilogue(body, conv.output[0], end, turned=None))
+    dilation, pad = _window(conv)
+    groups = integer(conv, "group", 1)
+    found = OneAxisConv(signature, x, weight, bias, groups, dilation, pad[0], epilogue)
+    return _misfit(found, sum(pad)) or found
+
+
+def _window(conv: onnx.NodeProto) -> tuple[int, tuple[int, ...]]:
+    """Return the dilation and the pads of a convolution along one axis."""
+    if integers(conv, "strides", (1,)) != (1,):
+        raise RefusedError("a 1-D convolution whose window moves by more than one")
+    if any(each.name == "auto_pad" and each.s != b"NOTSET" for each in conv.attribute):
+        raise RefusedError("a 1-D convolution whose pads are not stated")
+    return integers(conv, "dilations", (1,))[0], integers(conv, "pads", (0, 0))
+
+
+def _misfit(conv: OneAxisConv, padded: int) -> Refused | None:
+    inputs, made = conv.signature.inputs, conv.signature.outputs[0].shape
+    given, filters = inputs[conv.x].shape, inputs[conv.weight].shape
+    if len(filters) != 3 or len(made) != 3:
+        return Refused("a 1-D convolution with a filter of another rank")
+    if not all(isinstance(size, int) and size > 0 for size in (*filters, given[1])):
+        return Refused("a 1-D convolution with a filter of unknown sizes")
+    columns, depth, _ = known(filters)
+    if conv.groups < 1 or columns % conv.groups or given[1] != depth * conv.groups:
+        return Refused("a 1-D convolution of groups that do not fit its channels")
+    if made[:2] != (given[0], columns) or not 0 <= conv.reach <= _MOST_REACH:
+        return Refused("a 1-D convolution of other sizes than its result")
+    length = extent_of(given[2]).static
+    same = given[2] == made[2] and padded == conv.reach
+    if not same and (length is None or made[2] != length + padded - conv.reach):
+        return Refused("a 1-D convolution whose result is of a length that is not known")
+    if conv.bias is not None and inputs[conv.bias].shape != (columns,):
+        return Refused("a bias of another size than the number of channels")
+    if any(inputs[extra].shape != made for extra in conv.epilogue.extras):
+        return Refused("a further operand of another shape than the convolution's result")
+    return None

@@ -1,0 +1,3 @@
+"""`ortkit.mlserver.OrtkitRuntime`, as model-settings.json of MLServer names it."""
+
+from ortkit.integrations.mlserver import OrtkitRuntime as OrtkitRuntime
