@@ -56,6 +56,12 @@ def add_arguments(parser: Parser) -> None:
         help="with --nodes: write the diverging node as models and inputs here")  # fmt: skip
     add("--fail-slower", type=float, metavar="PCT",
         help="exit 1 if a row is slower by more than this, beyond the noise")  # fmt: skip
+    add("--advise", action="store_true",
+        help="measure which threads and memory settings suit a use of one model")  # fmt: skip
+    add("--sessions", type=int, default=1, metavar="N",
+        help="with --advise: processes at a time, each with a session (default: 1)")  # fmt: skip
+    add("--goal", choices=("latency", "throughput"), default="latency",
+        help="with --advise: the 95th percentile (default), or runs a second")  # fmt: skip
     add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 
@@ -64,6 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare; 1 if outputs differ or a variant does not run, 2 if that cannot be found out."""
     import dataclasses
 
+    if arguments.advise:
+        from ortkit.cli.compare_advice import run_advise
+
+        return run_advise(arguments)
+    for flag, default in (("sessions", 1), ("goal", "latency")):
+        if getattr(arguments, flag) != default:
+            raise UserError("goes with --advise only", where=f"--{flag}", fix="add --advise")
     if arguments.repro is not None and not arguments.nodes:
         raise UserError("goes with --nodes only", where="--repro", fix="add --nodes")
     if arguments.install and not arguments.onnxruntime:

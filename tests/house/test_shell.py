@@ -48,7 +48,11 @@ NOT_RUN = {
     ("README", "scripts/demo"): "it makes an environment; scripts/release runs the demo",
     ("docs/getting-started", "pip install "): _INSTALLS,
     ("docs/guides/gpu", "ortkit verify "): _GPU,
+    ("docs/guides/integrations/mlflow", "pip install "): _INSTALLS,
     ("docs/guides/integrations/mlserver", "pip install "): _INSTALLS,
+    ("docs/guides/integrations/provider-package", "pip wheel "): (
+        "it installs what builds; tests/integrations/test_provider_package.py runs it"
+    ),
     ("docs/guides/integrations/ray-serve", "pip install "): _INSTALLS,
     ("docs/guides/provider", "ortkit provider test "): _CASES,
     ("docs/guides/tuning", "python -m tvm.exec.rpc_"): _WAITS,
@@ -187,6 +191,7 @@ SLOW: dict[str, Callable[[Path], None]] = {
     "docs/concepts/library": library,
     "docs/guides/gpu": bert,
     "docs/guides/llm": language_models,
+    "docs/guides/integrations/provider-package": bert,
     "docs/guides/provider": bert,
     "docs/guides/tuning": ops,
     "docs/reference/model_page": two_models,
