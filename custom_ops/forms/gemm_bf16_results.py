@@ -31,7 +31,7 @@ class Finish:
     results: tuple[Value, ...]
 
 
-<<<<<<< HEAD
+@refusals
 def read_finish(
     body: Body,
     start: str,
@@ -47,12 +47,6 @@ def read_finish(
         before: Steps that the product's own operator takes, such as its bias.
     """
     nodes = _dependent([*before, *body.function.node], start)
-=======
-@refusals
-def read_finish(body: Body, start: str, shape: tuple[int | str, ...]) -> Finish | Refused:
-    """Read all nodes that depend on the product; results are of `shape`."""
-    nodes = _dependent(body.function.node, start)
->>>>>>> main
     made = {start, *(name for node in nodes for name in node.output)}
     extras: dict[str, int] = {}
     for node in nodes:

@@ -144,16 +144,10 @@ class Int8Emitter(Bf16Emitter):
         """What the operands of a dot product are, of which the packed second one is bytes."""
         return "int8" if self.group == 4 else "int16"
 
-<<<<<<< HEAD
-    def llvm_functions(self):
-        """Return the functions around the instructions for bytes."""
-        return _PARTS + (_BYTES if self.group == 4 else _PAIRS)
-=======
     @property
     def llvm(self):
         """Modules of LLVM with functions that the kernel calls."""
         return (_PARTS + (_BYTES if self.group == 4 else _PAIRS),)
->>>>>>> main
 
     def dot(self, total, a, b):
         """Return total + a b of each of 16 groups; of bytes, those of `a` are unsigned."""

@@ -33,16 +33,10 @@ define internal i1 @ortkit_exceeds(<16 x float> %x, float %bound) alwaysinline {
 class RowEmitter(Bf16Emitter):
     """One kernel that reduces rows of scores."""
 
-<<<<<<< HEAD
-    def llvm_functions(self) -> str:
-        """Return the functions that reduce rows as well."""
-        return super().llvm_functions() + _FUNCTIONS
-=======
     @property
     def llvm(self) -> tuple[str, ...]:
         """Modules of LLVM with functions that the kernel calls."""
         return (*super().llvm, _FUNCTIONS)
->>>>>>> main
 
     def largest_of(self, vector: Buffer) -> Expr:
         """Return the largest of 16 float32 on the stack; none is NaN."""

@@ -53,27 +53,10 @@ define internal <16 x float> @ortkit_dot(<16 x float> %sum, <32 x i16> %a, <32 x
 class Bf16Emitter(TileEmitter):
     """One kernel for a level with instructions for bfloat16, whose tensors lie as uint16."""
 
-<<<<<<< HEAD
-    dtypes: list[str] = field(default_factory=list)
-
-    def parameters(self, signature: RegionSignature) -> tuple[list[Buffer], Expr, Expr]:
-        """Add the kernel's parameters: the tensors, the first unit and the one after the last."""
-        tensors = (*signature.inputs, *signature.outputs)
-        self.dtypes = [tensor.dtype for tensor in tensors]
-        buffers = [self.pointer(f"p{i}", memory_dtype(t)) for i, t in enumerate(self.dtypes)]
-        for index, symbol in enumerate(symbols_of(tensors)):
-            self.symbols[symbol] = self.size(f"s{index}")
-        return buffers, self.size("begin"), self.size("end")
-
-    def llvm_functions(self) -> str:
-        """Return the functions around the instructions for bfloat16."""
-        return SUM + _FUNCTIONS
-=======
     @property
     def llvm(self) -> tuple[str, ...]:
         """Modules of LLVM with functions that the kernel calls."""
-        return (_FUNCTIONS,)
->>>>>>> main
+        return (SUM, _FUNCTIONS)
 
     # ---- vectors, outside of vector loops
     def part(self, buffer: Buffer, start: Expr, count: int) -> Expr:

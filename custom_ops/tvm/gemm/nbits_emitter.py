@@ -161,11 +161,12 @@ class NBitsEmitter(Bf16Emitter):
     processor: str = ""
     """Its level."""
 
-    def llvm_functions(self) -> str:
-        """Return the functions around the instructions for bytes, and for bfloat16 if it may."""
+    @property
+    def llvm(self) -> tuple[str, ...]:
+        """Modules of LLVM with functions that the kernel calls."""
         if has_bf16(self.processor):
-            return super().llvm_functions() + _FUNCTIONS + _VNNI
-        return SUM + _FUNCTIONS + (_AVX512 if "-v4" in self.processor else _AVX2)
+            return (*super().llvm, _FUNCTIONS, _VNNI)
+        return (SUM, _FUNCTIONS, _AVX512 if "-v4" in self.processor else _AVX2)
 
     def dot4(self, total: Expr, a: Expr, b: Expr) -> Expr:
         """Return total + a b, int32, of 16 groups of four bytes; those of `a` are unsigned.

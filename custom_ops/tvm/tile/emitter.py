@@ -51,23 +51,6 @@ class TileEmitter(Emitter):
             self.symbols[symbol] = self.size(f"s{index}")
         return buffers, self.size("begin"), self.size("end")
 
-    def llvm_functions(self) -> str:
-        """Return the text of functions in LLVM's language that this one calls, or nothing.
-
-        They have the instructions that TVM has no name for.
-        """
-        return ""
-
-    def function(self) -> Expr:
-        """Return the finished function, with what it calls."""
-        made, text = super().function(), self.llvm_functions()
-        if not text:
-            return made
-        imported = self.ir.StringImm(text)
-        return made.with_body(
-            self.tir.AttrStmt(self.i32(0), "pragma_import_llvm", imported, made.body)
-        )
-
     def extent(self, extent: Extent | int | str) -> Expr:
         """Return a size as a value."""
         extent = extent if isinstance(extent, Extent) else extent_of(extent)
