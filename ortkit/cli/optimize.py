@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-timing", action="store_true",
         help="do not time a run before and after, which takes a second or two")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
-        help="of a session that is timed (default: ONNX Runtime decides)")  # fmt: skip
+        help="threads of the timed sessions (default: ONNX Runtime decides)")  # fmt: skip
     add("--inputs", type=Path, metavar="DATA",
         help="verify on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
     add("--text", type=Path, metavar="FILE",

@@ -15,6 +15,10 @@ TieCheck = Callable[[np.ndarray], np.ndarray]
 """Given the actual output, say for each element whether it is as good an answer."""
 
 
+#: How the reason begins of what roundings move by more than is allowed.
+ILL_CONDITIONED = "ill-conditioned"
+
+
 @dataclass(frozen=True)
 class OutputComparison:
     """What was found for one output, at worst over input sets and settings."""
@@ -105,6 +109,13 @@ def is_telling(value: Value) -> bool:
     if value.dtype.name not in TOLERANCES:
         return True
     return bool(np.isfinite(value.astype(np.float64)).any())
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Say whether no element is infinite or NaN."""
+    if array.dtype.name not in TOLERANCES:
+        return True
+    return bool(np.isfinite(array.astype(np.float64)).all())
 
 
 def _compare_floats(

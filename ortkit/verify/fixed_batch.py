@@ -14,11 +14,10 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch
 from ortkit.graph.batch.place import Mixed
-from ortkit.graph.inline import inline_functions
 from ortkit.graph.io.open import open_model
+from ortkit.verify.limits import operations
 from ortkit.verify.repeated import RepeatedVerifier, row_axes
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
@@ -63,10 +62,10 @@ class BatchVerifier:
         self._options = options
         is_quick = options.get("coverage", "quick") == "quick"
         self._batch = fixed_batch(model)
-        operations = _operations(model)
-        self._is_limited = is_quick and operations > _MOST_OPERATIONS
+        count = operations(model)
+        self._is_limited = is_quick and count > _MOST_OPERATIONS
         # Few rows may take as long: then there are fewer of them, and as many input sets.
-        is_long = is_quick and operations * _ROWS > _MOST_OPERATIONS * self._batch
+        is_long = is_quick and count * _ROWS > _MOST_OPERATIONS * self._batch
         self._count = _ROWS_OF_LONG if is_long else _ROWS
         self._sets = _SETS if is_long else None
         self._inputs = _rows_of(model)
@@ -173,11 +172,3 @@ def _rows_of(model: ir.Model) -> dict[str, object]:
     """Return how many rows each input has, by name."""
     inputs = (value for value in model.graph.inputs if not value.is_initializer())
     return {value.name or "": value.shape[0] if value.shape else None for value in inputs}
-
-
-def _operations(model: ir.Model) -> int:
-    """Count the arithmetic of a run; open sizes count as 1."""
-    copy = model.clone()
-    if copy.functions:
-        inline_functions(copy)
-    return model_cost(copy, {}).flops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,8 @@ ROUNDS = 3
 #: For so long the machine is watched before anything is measured.
 _IDLE_SECONDS = 0.5
 _Changes = Mapping[str, object]
+#: What is measured beside the best number of threads.
+_OTHERS: Sequence[_Changes] = ({"parallel": True}, {"memory_arena": False})
 
 
 def _silent(stage: str) -> None:
@@ -61,11 +63,7 @@ def advise(
     bench = _Bench(plan, inputs, use, progress)
     best, reasons, left = Measured({}, (), -1), list[str](), 1.0
     with LoadWatch() as watch:
-        for step in (
-            _threads(limits, use, others),
-            [{"parallel": True}],
-            [{"memory_arena": False}],
-        ):
+        for step in (_threads(limits, use, others), _OTHERS):
             tried = [{**best.changes, **each} for each in step if not _is_set(plan, best, each)]
             if not tried:
                 continue
@@ -84,7 +82,8 @@ def _threads(limits: CpuLimits, use: Use, others: float) -> list[_Changes]:
     share = max(1, limits.whole // (use.sessions * use.callers))
     counts = {1, share, free, limits.whole, max(1, limits.whole // 2)}
     found: list[_Changes] = [{"threads": 1}, {"spinning": False}]
-    for count in sorted(counts - {1}):
+    # As many as there are processors is what ONNX Runtime does by itself.
+    for count in sorted(counts - {1, limits.allowed}):
         found += [{"threads": count, "spinning": waits} for waits in (True, False)]
     return found
 
