@@ -24,7 +24,7 @@ from tests.runtime.chromium import Chromium
 ROOT = Path(__file__).parents[1]
 FILE = "before_after.svg"
 LAYER = ("encoder", "layer.0")
-_WIDTHS, _HEIGHT, _GAP, _HEAD = (420, 440), 700, 30, 34
+_WIDTHS, _HEIGHT, _GAP, _HEAD = (340, 520), 560, 30, 34
 
 
 def main(folder: Path) -> Path:

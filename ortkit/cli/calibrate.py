@@ -20,6 +20,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         done = calibrate(progress)
+    if done.is_disturbed:
+        raise CheckError(
+            f"the machine is busy: other processes use {done.others_cpus:.1f} processors; "
+            "nothing was written",
+            fix="end what else runs here, and calibrate again",
+        )
     if done.noisy:
         told = ", ".join(f"{name} {done.noise[name]:.0%}" for name in done.noisy)
         raise CheckError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from ortkit.temporary import TemporaryFolder
 if TYPE_CHECKING:
     from ortkit.cli.tree import Parser
     from ortkit.comparison.comparing import CompareOptions
+    from ortkit.comparison.result import Comparison
 
 EXIT = {"equal": 0, "different": 1, "not known": 2}
 
@@ -31,6 +33,10 @@ def add_arguments(parser: Parser) -> None:
         help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
     add("--optimizations", default="all", metavar="LEVEL,LEVEL",
         help="ONNX Runtime's own: all (default), extended, basic, off")  # fmt: skip
+    add("--onnxruntime", default="", metavar="V,V",
+        help="versions of ONNX Runtime, folders with one, or installed (default)")  # fmt: skip
+    add("--install", action="store_true",
+        help="with --onnxruntime: fetch versions that are not there with pip")  # fmt: skip
     add_precision(parser)
     add("--batch", default="", metavar="N,N", help="sizes of the inputs' first axis")
     add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
@@ -48,6 +54,14 @@ def add_arguments(parser: Parser) -> None:
         help="align intermediate values and name the first node that diverges")  # fmt: skip
     add("--repro", type=Path, metavar="FOLDER",
         help="with --nodes: write the diverging node as models and inputs here")  # fmt: skip
+    add("--fail-slower", type=float, metavar="PCT",
+        help="exit 1 if a row is slower by more than this, beyond the noise")  # fmt: skip
+    add("--advise", action="store_true",
+        help="measure which threads and memory settings suit a use of one model")  # fmt: skip
+    add("--sessions", type=int, default=1, metavar="N",
+        help="with --advise: processes at a time, each with a session (default: 1)")  # fmt: skip
+    add("--goal", choices=("latency", "throughput"), default="latency",
+        help="with --advise: the 95th percentile (default), or runs a second")  # fmt: skip
     add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 
@@ -56,26 +70,38 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare; 1 if outputs differ or a variant does not run, 2 if that cannot be found out."""
     import dataclasses
 
+    if arguments.advise:
+        from ortkit.cli.compare_advice import run_advise
+
+        return run_advise(arguments)
+    for flag, default in (("sessions", 1), ("goal", "latency")):
+        if getattr(arguments, flag) != default:
+            raise UserError("goes with --advise only", where=f"--{flag}", fix="add --advise")
     if arguments.repro is not None and not arguments.nodes:
         raise UserError("goes with --nodes only", where="--repro", fix="add --nodes")
+    if arguments.install and not arguments.onnxruntime:
+        raise UserError("fetches what --onnxruntime names", where="--install",
+                        fix="add --onnxruntime")  # fmt: skip
+    check_limit(arguments.fail_slower)
     if arguments.nodes:
-        for flag in ("--batch", "--threads", "--rounds", "--concurrency"):
-            if getattr(arguments, flag[2:]) not in ("", "0", 0):
+        for flag in ("--batch", "--threads", "--rounds", "--concurrency", "--fail-slower"):
+            if getattr(arguments, flag[2:].replace("-", "_")) not in ("", "0", 0, None):
                 raise UserError("does not go with --nodes", where=flag, fix="leave it out")
         from ortkit.cli.compare_nodes import run_nodes
 
         return run_nodes(arguments)
     from ortkit.comparison.comparing import compare_models
 
-    options, models = _options(arguments), list(arguments.models)
-    if arguments.precision != "fp32" and (len(models) > 1 or options.has_variants):
-        raise UserError("is that of the optimized form of one model", where="--precision",
-                        fix="give one model, and no variants")  # fmt: skip
+    models = list(arguments.models)
     with (
         TemporaryFolder("optimized") as folder,
         show.progress(quiet=arguments.quiet or arguments.json) as progress,
         blaming_made_up(models[0], arguments.inputs),
     ):
+        options = _options(arguments, progress)
+        if arguments.precision != "fp32" and (len(models) > 1 or options.has_variants):
+            raise UserError("is that of the optimized form of one model", where="--precision",
+                            fix="give one model, and no variants")  # fmt: skip
         if len(models) == 1 and not options.has_variants:
             from ortkit.cli.optimized_form import optimized_form
 
@@ -90,14 +116,54 @@ def run(arguments: argparse.Namespace) -> int:
         show_comparison(found)
     if found.equality == "not known":
         show.note("ortkit: whether the outputs are equal is not known; the notes say why")
-    return EXIT[found.equality]
+    return EXIT[found.equality] or int(_is_slower(found, arguments.fail_slower))
 
 
-def _options(arguments: argparse.Namespace) -> CompareOptions:
+def check_limit(limit: float | None) -> None:
+    """Refuse a limit of `--fail-slower` that is none.
+
+    Raises:
+        UserError: It is negative, or no number.
+    """
+    if limit is not None and not limit >= 0:
+        raise UserError(f"{limit:g} is no percentage", where="--fail-slower", fix="0 or more")
+
+
+def _is_slower(found: Comparison, limit: float | None) -> bool:
+    """Say whether a row is slower than allowed, and name those that are."""
+    if limit is None:
+        return False
+    failed = False
+    for batch in found.batches:
+        for result in batch.rows:
+            if result.speedup is None:
+                continue
+            slower = result.slower_by()
+            if slower is None:
+                raise UserError(
+                    f"whether row {result.row.number} is slower is not known: there are too few "
+                    "rounds for an interval",
+                    where="--fail-slower",
+                    fix="give more --seconds or --rounds",
+                )
+            if slower > limit / 100:
+                failed = True
+                show.note(
+                    f"ortkit: row {result.row.number} is slower than row {result.row.against} by "
+                    f"{100 * slower:.1f} % or more; {limit:g} % is allowed"
+                )
+    return failed
+
+
+def _options(arguments: argparse.Namespace, progress: Callable[[str], None]) -> CompareOptions:
+    from ortkit.cli.installations import installations
     from ortkit.comparison.comparing import CompareOptions
     from ortkit.runtime.workers.interleave import Schedule
 
+    installed = installations(arguments, progress)
     return CompareOptions(
+        onnxruntimes=tuple(one for one, _ in installed),
+        labels=tuple(label for _, label in installed),
         providers=names(arguments.target, "--target"),
         threads=numbers(arguments.threads, "--threads"),
         batches=numbers(arguments.batch, "--batch") if arguments.batch else (),

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import names, sizes
+from ortkit.cli.installations import installations
 from ortkit.temporary import TemporaryFolder
 from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.comparison.node_result import NodeReport, ValueRow
     from ortkit.comparison.sides import NodeSide
+    from ortkit.runtime.installation import Installation
     from ortkit.verify.inputs.feeds import Feeds
 
 DIVERGES = 1
@@ -60,6 +62,7 @@ def _feeds(arguments: argparse.Namespace, before: NodeSide, folder: Path) -> Fee
         before.libraries,
         [(name, {}) for name in before.providers],
         SessionSettings(optimizations="off"),
+        onnxruntime=before.onnxruntime,
     )
     try:
         return first_that_runs(candidate_feeds(*wanted), plan, folder, _TIMEOUT_SECONDS)[0]
@@ -76,9 +79,12 @@ def _sides(
     models: list[Path] = list(arguments.models)
     providers = names(arguments.target, "--target")
     levels = names(arguments.optimizations, "--optimizations")
-    levels = levels if len(levels) > 1 else ("off", "off")
-    _check_counts((models, "models"), (providers, "--target"), (levels, "--optimizations"))
-    if len(models) == len(providers) == 1 and levels[0] == levels[1]:
+    installed = installations(arguments, progress)
+    # Two ONNX Runtimes are compared as each optimizes the model, two models as they are.
+    levels = levels if len(levels) > 1 else levels * 2 if len(installed) > 1 else ("off", "off")
+    _check_counts((models, "models"), (providers, "--target"), (levels, "--optimizations"),
+                  (installed, "--onnxruntime"))  # fmt: skip
+    if len(models) == len(providers) == 1 and levels[0] == levels[1] and len(installed) < 2:
         from ortkit.cli.optimized_form import optimized_form
 
         progress("optimize")
@@ -90,7 +96,8 @@ def _sides(
     for index in range(2):
         at = min(index, len(models) - 1)
         provider = providers[min(index, len(providers) - 1)]
-        side = _side(models[at], provider, called[at], trust=arguments.trust)
+        runtime = installed[min(index, len(installed) - 1)] if installed else None
+        side = _side(models[at], provider, called[at], runtime, trust=arguments.trust)
         progress("optimize")
         sides.append(optimized_side(side, levels[index], folder / f"side{index}"))
     return sides[0], sides[1]
@@ -105,23 +112,34 @@ def _check_counts(*given: tuple[Sequence[object], str]) -> None:
             raise UserError(f"{len(values)} of them", where=where, fix="compare two at a time")
 
 
-def _side(model: Path, provider: str, called: str, *, trust: bool) -> NodeSide:
+def _side(
+    model: Path,
+    provider: str,
+    called: str,
+    runtime: tuple[Installation, str] | None,
+    *,
+    trust: bool,
+) -> NodeSide:
     from ortkit.comparison.sides import NodeSide
     from ortkit.runtime.libraries import library_of
     from ortkit.runtime.ort import import_onnxruntime
     from ortkit.runtime.targets import CPU, resolve, short_name
 
-    wanted = resolve(provider, import_onnxruntime(), fallback=False).wanted
+    known = import_onnxruntime() if runtime is None else runtime[0]
+    wanted = resolve(provider, known, fallback=False).wanted
     library = library_of(model, trust=trust)
     if library.refusal:
         show.note(f"ortkit: {model}: {library.refusal}; function bodies run instead")
         called = f"{called} (function bodies, no kernels)"
+    if runtime is not None:
+        called = f"{called}, ONNX Runtime {runtime[1]}"
     short = short_name(wanted[0].name)
     return NodeSide(
         model,
         tuple(one.name for one in wanted),
         library.loaded,
         says=called if wanted[0].name == CPU else f"{called} on {short}",
+        onnxruntime=None if runtime is None else runtime[0].folder,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ortkit.cli import show
 from ortkit.comparison.differences import OutputDifference
+from ortkit.comparison.first_node import FirstNode
 from ortkit.comparison.result import BatchResult, Comparison, RowResult, Spread
 from ortkit.comparison.rows import Row
 from ortkit.comparison.values import Statistics
@@ -13,6 +14,7 @@ from ortkit.runtime.intervals import Interval, Speedup
 from ortkit.runtime.targets import short_name
 
 _MOST_OUTPUTS = 8
+_MOST_NODES = 3
 
 
 def show_comparison(found: Comparison) -> None:
@@ -24,6 +26,9 @@ def show_comparison(found: Comparison) -> None:
         show.labelled("note", note)
     machine = found.machine
     load = "not known" if machine.others_cpus is None else f"{machine.others_cpus:.2f}"
+    for batch in found.batches:
+        for text in upgrades(batch):
+            show.labelled("upgrade", text)
     show.labelled(
         "machine",
         f"{machine.cpus} processors, others used {load} of them, governor "
@@ -34,11 +39,44 @@ def show_comparison(found: Comparison) -> None:
     show.line(f"outputs   {found.equality}")
 
 
+def upgrades(batch: BatchResult) -> list[str]:
+    """Return a sentence for each row that differs from its reference in the ONNX Runtime."""
+    by_number = {result.row.number: result for result in batch.rows}
+    found = []
+    for result in batch.rows:
+        row = result.row
+        before = None if row.against is None else by_number[row.against]
+        if before is not None and before.row.onnxruntime != row.onnxruntime:
+            title = f"{row.name}, " if len({one.row.name for one in batch.rows}) > 1 else ""
+            pair = f"{before.row.onnxruntime} -> {row.onnxruntime}"
+            found.append(f"{title}{pair}: {_upgraded(before, result)}")
+    return found
+
+
+def _upgraded(before: RowResult, after: RowResult) -> str:
+    if after.problem:
+        return f"does not run: {after.problem}"
+    parts = [f"outputs {after.equality}"]
+    if after.equality == "equal":
+        exact = all(each.distance and not each.distance.unequal for each in after.outputs)
+        parts = ["outputs equal, bit by bit" if exact else "outputs equal within the tolerance"]
+    if (gain := after.speedup) is not None:
+        parts.append(
+            f"{gain.ratio:.3f} times as fast"
+            + (f" ({gain.direction})" if gain.direction != "not known" else "")
+        )
+    sizes = [None if one.memory is None else one.memory.peak for one in (before, after)]
+    if all(sizes):
+        parts.append(f"peak memory {' -> '.join(map(_megabytes, sizes))} MB")
+    return ", ".join(parts)
+
+
 def _show_rows(rows: Sequence[Row]) -> None:
     several = {
         "provider": len({row.provider for row in rows}) > 1,
         "threads": len({row.threads for row in rows}) > 1,
         "optimizations": len({row.optimizations for row in rows}) > 1,
+        "onnxruntime": any(row.onnxruntime for row in rows),
     }
     for row in rows:
         threads = f"{row.threads} thread{'s' if row.threads > 1 else ''}"
@@ -46,6 +84,7 @@ def _show_rows(rows: Sequence[Row]) -> None:
             "provider": row.provider,
             "threads": threads if row.threads else "ONNX Runtime's choice of threads",
             "optimizations": f"optimizations {row.optimizations}",
+            "onnxruntime": f"ONNX Runtime {row.onnxruntime}",
         }
         told = ", ".join(text for name, text in parts.items() if several[name])
         bodies = " (function bodies, no kernels)" if row.function_bodies else ""
@@ -166,7 +205,7 @@ def _show_outputs(batch: BatchResult) -> None:
         lines += [
             f"row {result.row.number}     output {each.judged.name!r}: {each.judged.reason}"
             for each in worst
-            if not each.judged.equal
+            if not each.judged.equal or each.judged.is_inconclusive
         ]
     if rows:
         columns = ("row", "output", "type", "max abs", "max rel", "epsilons", "allowed", "cosine",
@@ -174,6 +213,19 @@ def _show_outputs(batch: BatchResult) -> None:
         show.table("", columns, rows, spare=("cosine", "type", "max rel", "max abs"))
     for text in lines:
         show.line(text)
+    for result in batch.rows:
+        if (first := result.first_node) is not None:
+            _show_first_node(result.row.number, first)
+
+
+def _show_first_node(number: int, first: FirstNode) -> None:
+    """Say where a row parts from the one that it is compared with."""
+    if not first.value:
+        show.line(f"row {number}     first node that differs: not found: {first.reason}")
+        return
+    show.line(f"row {number}     first node that differs: {first.value!r}: {first.reason}")
+    for name, labels in (("before", first.before), ("after", first.after)):
+        show.line(f"          {name:<7} {', '.join(labels[:_MOST_NODES]) or 'a constant'}")
 
 
 def _output(result: RowResult, each: OutputDifference) -> tuple[object, ...]:
@@ -188,7 +240,7 @@ def _output(result: RowResult, each: OutputDifference) -> tuple[object, ...]:
         f"{judged.allowed_eps:.4g}",
         None if apart is None or apart.cosine is None else f"{apart.cosine:.9f}",
         judged.near_ties or None,
-        "yes" if judged.equal else "no",
+        "no" if not judged.equal else "not known" if judged.is_inconclusive else "yes",
     )
 
 

@@ -63,7 +63,7 @@ def add_tolerance(parser: argparse.ArgumentParser) -> None:
     add("--atol", action="append", default=[], metavar="[NAME=]E",
         help="hold elements to this error too, of all outputs or of one")  # fmt: skip
     add("--rtol", action="append", default=[], metavar="[NAME=]E",
-        help="as --atol, a part of what is expected; the two are added")  # fmt: skip
+        help="the same relative to what is expected; added to --atol")  # fmt: skip
 
 
 def add_verification(
@@ -82,9 +82,9 @@ def add_verification(
     if can_skip:
         add("--no-verify", action="store_true", help="do not compare with the original")
     add("--verify-seconds", type=float, metavar="S",
-        help="for the sessions of verification (default: 60, more for larger models)")  # fmt: skip
+        help="time limit of verification (default: 60, more for larger models)")  # fmt: skip
     add("--verify-memory", type=int, metavar="MIB",
-        help="of a process of verification (default: 1.5 times the weights, or 512)")  # fmt: skip
+        help="memory limit of verification (default: 1.5 times the weights, or 512)")  # fmt: skip
     if makes_samples:
         add("--samples", type=int, metavar="N",
             help="random input sets to verify on (default: a covering design)")  # fmt: skip

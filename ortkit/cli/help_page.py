@@ -10,7 +10,7 @@ _GROUPS: Mapping[str, frozenset[str]] = {
     "precision": frozenset(
         {"--precision", "--max-error", "--calibrate", "--calibration", "--precision-io"}
     ),
-    "what it is for, and runs on": frozenset(
+    "target": frozenset(
         {"--target", "--threads", "--cpu", "--arch", "--max-opset", "--library", "--trust"}
     ),
     "inputs": frozenset({"--inputs", "--shape", "--fix-shape", "--batch", "--cast", "--sweep"}),

@@ -58,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="generate kernels for fused regions (default: auto)")  # fmt: skip
     add("--embed-library", action="store_true",
         help="put the kernel library into the model's metadata, for ortkit.Session")  # fmt: skip
+    add("--pack", choices=("auto", "no"), default="auto",
+        help="auto: large weights in a file beside it; no: in the model")  # fmt: skip
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
     add("--db", type=Path, metavar="FILE",
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-timing", action="store_true",
         help="do not time a run before and after, which takes a second or two")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
-        help="of a session that is timed (default: ONNX Runtime decides)")  # fmt: skip
+        help="threads of the timed sessions (default: ONNX Runtime decides)")  # fmt: skip
     add("--inputs", type=Path, metavar="DATA",
         help="verify on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
     add("--text", type=Path, metavar="FILE",
@@ -139,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress("page")  # before `--in-place` writes over the source
             pages = (optimized.save_html(arguments.html),)
         progress("save")
-        files = optimized.save(output, embed_library=arguments.embed_library)
+        files = optimized.save(output, embed_library=arguments.embed_library, pack=arguments.pack)
         _note_trust(optimized)
         if arguments.keep_source is not None:
             files += optimized.save_sources(arguments.keep_source)

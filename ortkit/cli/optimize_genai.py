@@ -30,6 +30,8 @@ def run_folder(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name):
             flag = "--" + name.replace("_", "-")
             raise UserError("is about one model, not a folder", where=flag, fix="drop it")
+    if arguments.pack != "auto":
+        raise UserError("is about one model, not a folder", where="--pack", fix="drop it")
     source: Path = arguments.model
     output: Path = arguments.output or source.resolve().parent / f"{source.resolve().name}.opt"
     has_document = arguments.json or arguments.report is not None

@@ -12,9 +12,12 @@ from ortkit.text import plural
 if TYPE_CHECKING:
     from ortkit.measure.short_timing import ShortTiming
     from ortkit.optimization.report import Report
+    from ortkit.runtime.intervals import Speedup
 
 #: Names in a line of the summary; the tables have all.
 _SHOWN = 6
+#: An interval whose ends are further apart than this ratio says little of what lies between.
+_WIDE = 2.0
 #: Inputs whose shapes are in the line of a timing.
 _INPUTS = 3
 
@@ -132,10 +135,18 @@ def _timed(report: Report) -> str:
     if timing is None or timing.speedup is None:
         return "not timed"
     if timing.speedup.direction in ("faster", "slower"):
-        return f"{ratio_text(timing.speedup.ratio)} on {timing.where} (measured)"
+        return f"{_surely(timing.speedup)} on {timing.where} (measured)"
     if timing.is_disturbed:
         return "not timed reliably: the machine is busy"
     return f"no clear difference on {timing.where} (measured)"
+
+
+def _surely(found: Speedup) -> str:
+    """Return a ratio, or the end of its interval that is nearer to 1 where it is wide."""
+    low, high = found.low, found.high
+    if low is None or high is None or high <= _WIDE * low:
+        return ratio_text(found.ratio)
+    return f"at least {ratio_text(low)}" if low > 1 else f"at most {ratio_text(high)}"
 
 
 def timing_text(timing: ShortTiming) -> str:

@@ -20,7 +20,7 @@ _TALL = 3
 #: Between a number and its unit, and between a name and its count: no line breaks there.
 _UNBROKEN = "\N{NO-BREAK SPACE}"
 _UNIT = re.compile(r"(?<=\d) (?=(?:B|[kMGT]B|ns|µs|ms|s|%)(?!\w))|(?<=\d%) (?=[a-z]+$)")
-_COUNT = re.compile(r"(?<=[a-z)]) (?=\d+(?:,|;|$))")
+_COUNT = re.compile(rf"(?<=[a-z)]) (?=\d[\d.]*(?:{_UNBROKEN}\w+)?(?:,|;|$))")
 
 
 class Fit(NamedTuple):
@@ -79,7 +79,10 @@ def wrapped(text: str, width: int, *, whole_words: bool = False) -> list[str]:
         width: Of a line.
         whole_words: Let a word that is wider than a line stand out instead of breaking it.
     """
-    bound = _COUNT.sub(_UNBROKEN, _UNIT.sub(_UNBROKEN, text))
+    bound = _UNIT.sub(_UNBROKEN, text)
+    counted = _COUNT.sub(_UNBROKEN, bound)
+    if max(map(len, counted.split(" "))) <= width:
+        bound = counted
     lines = textwrap.wrap(bound, width, break_on_hyphens=False, break_long_words=not whole_words)
     return [line.replace(_UNBROKEN, " ") for line in lines] or [""]
 

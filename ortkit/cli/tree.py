@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
+_CHOICES = re.compile(r" \(choose from .*\)$")
 _BAD_CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)'")
 
 
@@ -54,7 +55,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion and where help is on one line, and exit with 2."""
         if (bad := _BAD_CHOICE.search(message)) is not None:
-            message += suggestion(bad["given"], _all_choices(self))
+            near = suggestion(bad["given"], _all_choices(self))
+            message = f"{_CHOICES.sub('', message)}{near}" if near else message
         self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
     def refuse(self, unknown: Iterable[str]) -> NoReturn:

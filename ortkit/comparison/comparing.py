@@ -13,11 +13,13 @@ from ortkit.comparison.batches import BatchAxis, batch_axis
 from ortkit.comparison.concurrency import measure_concurrency
 from ortkit.comparison.differences import Judge
 from ortkit.comparison.feeding import candidates, first_that_runs
+from ortkit.comparison.first_node import first_node
 from ortkit.comparison.result import BatchResult, Comparison
 from ortkit.comparison.rows import Row, make_rows
 from ortkit.comparison.verdicts import Evidence, skipped
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
+from ortkit.runtime.installation import Installation
 from ortkit.runtime.machine import LoadWatch
 from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.settings import Optimizations, SessionSettings
@@ -52,6 +54,10 @@ class CompareOptions:
     schedule: Schedule = field(default_factory=Schedule)
     concurrency: tuple[int, ...] = ()
     """Numbers of run calls at a time that throughput is measured with."""
+    onnxruntimes: tuple[Installation, ...] = ()
+    """Empty: the installed one alone."""
+    labels: tuple[str, ...] = ()
+    """What reports call these."""
     trust: bool = False
     """Whether kernel libraries of the models are loaded that were built elsewhere."""
     progress: Callable[[str], None] = _silent
@@ -59,7 +65,8 @@ class CompareOptions:
     @property
     def has_variants(self) -> bool:
         """Whether one model alone makes more than one row."""
-        return max(map(len, (self.providers, self.threads, self.optimizations))) > 1
+        several = (self.providers, self.threads, self.optimizations, self.onnxruntimes)
+        return max(map(len, several)) > 1
 
     def __post_init__(self) -> None:
         """Check what can be checked without a model.
@@ -96,7 +103,9 @@ def compare_models(models: Sequence[Path], options: CompareOptions | None = None
     """
     options = options or CompareOptions()
     started = time.perf_counter()
-    rows = make_rows(models, options.providers, options.threads, options.optimizations)
+    rows = make_rows(
+        models, options.providers, options.threads, options.optimizations, options.labels or ("",)
+    )
     with TemporaryFolder("compare") as folder:
         subject = _Subject(rows, options, folder)
         with LoadWatch() as watch:
@@ -139,7 +148,8 @@ class _Subject:
             made.mkdir(exist_ok=True)
             return made
 
-        return plan_session(row.model, settings, scratch)
+        runtimes = dict(zip(self.options.labels, self.options.onnxruntimes, strict=True))
+        return plan_session(row.model, settings, scratch, runtimes.get(row.onnxruntime))
 
     def on_batch(self, batch: int | None) -> BatchResult:
         """Compare all rows on one set of inputs."""
@@ -165,7 +175,24 @@ class _Subject:
             samples,
             self.options.schedule.timeout_seconds,
         )
-        return self._with_concurrency(evidence.result(refusals), folder)
+        found = self._with_concurrency(evidence.result(refusals), folder)
+        return self._with_first_nodes(found, feeds)
+
+    def _with_first_nodes(self, found: BatchResult, feeds: Feeds) -> BatchResult:
+        """Add the first node that differs where two ONNX Runtimes do not give the same."""
+        rows = []
+        for result in found.rows:
+            row = result.row
+            other = self.rows[(row.against or 1) - 1]
+            is_wanted = result.equality == "different" or bool(result.problem)
+            if is_wanted and row.onnxruntime != other.onnxruntime:
+                plans = self.plans[other.number - 1], self.plans[row.number - 1]
+                names = f"ONNX Runtime {other.onnxruntime}", f"ONNX Runtime {row.onnxruntime}"
+                self.options.progress(f"row {row.number}: find the first node that differs")
+                first = first_node(plans, names, feeds, self.options.schedule.timeout_seconds)
+                result = replace(result, first_node=first)
+            rows.append(result)
+        return replace(found, rows=tuple(rows))
 
     def _with_concurrency(self, found: BatchResult, folder: Path) -> BatchResult:
         """Add what the rows that ran do for several callers at a time."""

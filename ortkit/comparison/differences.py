@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ortkit.comparison.values import Distance, Statistics, distance, statistics
 from ortkit.refusal import Refused
+from ortkit.text import plural
 from ortkit.verify.compare import OutputComparison, is_telling
 from ortkit.verify.conditioned import Moved, compare_conditioned, limits_of
 from ortkit.verify.inputs.feeds import Value
@@ -80,6 +81,9 @@ class Judge:
         if isinstance(want, np.ndarray) and isinstance(got, np.ndarray):
             same = want.shape == got.shape and want.dtype == got.dtype
             apart = distance(want, got) if same else None
+        if judged.is_inconclusive and apart is not None and apart.not_finite:
+            reason = f"{plural(apart.not_finite, 'element')} NaN or infinite in one only"
+            judged = replace(judged, equal=False, is_inconclusive=False, reason=reason)
         return OutputDifference(judged, apart, _statistics(want), _statistics(got))
 
 

@@ -79,7 +79,7 @@ def first_that_runs(
             write_feeds(place, feeds)
             try:
                 if worker is None or not worker.is_alive:
-                    worker = stack.enter_context(Worker())
+                    worker = stack.enter_context(Worker.for_plan(plan))
                     version = worker.load(plan, timeout_seconds).version
                 worker.feed(place, timeout_seconds)
             except WorkerError as error:

@@ -17,7 +17,7 @@ from ortkit.comparison.sides import Prepared
 from ortkit.runtime.tensor_files import Entry, read_manifest, write_manifest
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.inputs.feeds import Feeds, Value
-from ortkit.verify.sessions import Setting, run_sessions
+from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 
 #: Added to the names of values whose shapes are looked for.
 SHAPE = "/shape-of"
@@ -83,10 +83,11 @@ class Runner:
                     libraries=libraries,
                     providers=side.providers,
                     weights_folder=part.side.path.parent,
+                    onnxruntime=side.onnxruntime,
                 )
             )
         try:
-            found = run_sessions(settings, feeds, len(feeds), self.timeout_seconds)
+            found = self._sessions(settings, feeds)
         finally:
             for setting in settings:
                 setting.model.unlink()
@@ -96,6 +97,17 @@ class Runner:
             else [read_values(setting.results / each.name) for each in feeds]
             for setting, result in zip(settings, found, strict=True)
         ]
+
+    def _sessions(self, settings: Sequence[Setting], feeds: Sequence[Path]) -> list[SessionResult]:
+        """Run sessions in one process for each ONNX Runtime; none after one that failed."""
+        found: list[SessionResult] = []
+        for _, group in itertools.groupby(settings, lambda one: one.onnxruntime):
+            wanted = list(group)
+            if any(result.problem for result in found):
+                found += [SessionResult(problem="not run") for _ in wanted]
+            else:
+                found += run_sessions(wanted, feeds, len(feeds), self.timeout_seconds)
+        return found
 
     def run_one(self, part: Part, feeds: Path) -> Values | Failed:
         """Run one part on one input set."""

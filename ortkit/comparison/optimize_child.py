@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortkit.runtime.opening import SessionPlan, open_session
-from ortkit.runtime.ort import preload_onnxruntime
+from ortkit.runtime.ort import onnxruntime_in, preload_onnxruntime
 
 #: Most of the time of a small job would be spent on importing it.
 before_jobs = preload_onnxruntime
@@ -11,10 +11,8 @@ before_jobs = preload_onnxruntime
 
 def write_optimized(plan: SessionPlan) -> str:
     """Make a session that writes its graph; returns why it cannot be made, empty if it is."""
-    import onnxruntime
-
     try:
-        open_session(onnxruntime, plan)
+        open_session(onnxruntime_in(plan.onnxruntime), plan)
     except Exception as error:  # noqa: BLE001  whatever stops it is the answer
         return " ".join(str(error).split()) or type(error).__name__
     return ""

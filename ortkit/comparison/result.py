@@ -10,6 +10,7 @@ import numpy as np
 
 from ortkit.comparison.concurrency import Throughput
 from ortkit.comparison.differences import OutputDifference
+from ortkit.comparison.first_node import FirstNode
 from ortkit.comparison.rows import Row
 from ortkit.runtime.intervals import Interval, Speedup, median_of
 from ortkit.runtime.machine import MachineLoad
@@ -107,6 +108,14 @@ class RowResult:
     """None for a row that stands against none."""
     concurrency: tuple[Throughput, ...] = ()
     """For each number of callers that was asked for."""
+    first_node: FirstNode | None = None
+    """Where it parts from that row, if they differ in nothing but the ONNX Runtime."""
+
+    def slower_by(self) -> float | None:
+        """Return the least by which it is slower than that row, 0.1 for 10 %; None: not known."""
+        if self.speedup is None or self.speedup.high is None:
+            return None
+        return 1 / self.speedup.high - 1 if self.speedup.direction == "slower" else 0.0
 
     def to_json(self) -> dict[str, object]:
         """Return the fields."""
@@ -124,6 +133,7 @@ class RowResult:
             "provider": self.row.provider,
             "threads": self.row.threads,
             "optimizations": self.row.optimizations,
+            "onnxruntime": self.row.onnxruntime,
             "against": self.row.against,
             "problem": self.problem,
             "skipped": self.skipped,
@@ -133,6 +143,7 @@ class RowResult:
             "concurrency_ms": [asdict(one) for one in self.concurrency],
             "rounds_ms": [list(rounds) for rounds in self.rounds_ms],
             "equality": self.equality,
+            "first_node": None if self.first_node is None else self.first_node.to_json(),
             "outputs": [each.to_json() for each in self.outputs],
         }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ortkit.errors import UserError
 
-_FLAGS = ("--target", "--threads", "--optimizations")
+_FLAGS = ("--target", "--threads", "--optimizations", "--onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Row:
     """ONNX Runtime's own."""
     against: int | None
     """Number of the row that it is compared with; None for the first, which has none."""
+    onnxruntime: str = ""
+    """Which ONNX Runtime, as reports call it; empty: the installed one."""
     function_bodies: bool = False
     """Whether fused nodes run their function bodies, for want of a kernel library."""
 
@@ -37,17 +39,18 @@ def make_rows(
     providers: Sequence[str] = ("cpu",),
     threads: Sequence[int] = (0,),
     optimizations: Sequence[str] = ("all",),
+    onnxruntimes: Sequence[str] = ("",),
 ) -> tuple[Row, ...]:
     """Return every combination; each is compared with one that differs in one thing only.
 
     A model is compared with the first model under the same setting. The first model is compared
-    with itself on the first provider, there with itself at the first number of threads, and there
-    with itself at the first level of optimizations.
+    with itself on the first provider, and there at the first number of threads. There it is
+    compared at the first level of optimizations, and there in the first ONNX Runtime.
 
     Raises:
         UserError: Nothing is named, or something is named twice.
     """
-    settings = (providers, threads, optimizations)
+    settings = (providers, threads, optimizations, onnxruntimes)
     for values, where in zip(settings, _FLAGS, strict=True):
         if not values:
             raise UserError("nothing is named", where=where)
@@ -65,6 +68,7 @@ def make_rows(
             threads[place[2]],
             optimizations[place[3]],
             None if not any(place) else 1 + places.index(_against(place)),
+            onnxruntimes[place[4]],
         )
         for number, place in enumerate(places, 1)
     )

@@ -41,6 +41,8 @@ class NodeSide:
     """Libraries that it needs to load at all."""
     says: str = ""
     """What reports call it; empty: its path."""
+    onnxruntime: Path | None = None
+    """Where the ONNX Runtime is that runs it; None: the installed one."""
 
     @property
     def name(self) -> str:

@@ -98,7 +98,7 @@ class Evidence:
                 pair = row.against, row.number
                 outputs, note = self._differences(pair)
                 notes += [note] if note else []
-                equality = "equal" if all(o.judged.equal for o in outputs) else "different"
+                equality = _equality(outputs)
         return RowResult(
             row,
             "",
@@ -138,6 +138,13 @@ class Evidence:
             f"row {rows}: float32 products are in TF32 (ONNX Runtime's default on CUDA), which "
             f"makes outputs differ by {worst:.4g} epsilons; they are compared without it"
         )
+
+
+def _equality(outputs: Sequence[OutputDifference]) -> Equality:
+    """Take outputs together; an error where the model is ill-conditioned proves nothing."""
+    if any(not each.judged.equal for each in outputs):
+        return "different"
+    return "not known" if any(each.judged.is_inconclusive for each in outputs) else "equal"
 
 
 def skipped(row: Row, problem: str) -> RowResult:

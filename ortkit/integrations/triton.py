@@ -6,7 +6,6 @@ that its ONNX Runtime backend reads (onnxruntime_backend, src/onnxruntime.cc).
 
 from __future__ import annotations
 
-import shutil
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,13 +18,13 @@ from ortkit.comparison.batches import BatchAxis
 from ortkit.comparison.feeding import first_that_runs
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
-from ortkit.graph.io.origin import source_of
 from ortkit.integrations.batching import batch_of, mixed_rows
+from ortkit.integrations.model_files import MODEL_FILE, copy_model, trusted_library
 from ortkit.integrations.proto_text import Enum, Field, Message, proto_text
 from ortkit.kernels.metadata import LIBRARY_TARGET_KEY, library_path
 from ortkit.measure.inputs import usual_feeds
 from ortkit.refusal import Refused
-from ortkit.runtime.libraries import extensions_library, fused_ops, library_of
+from ortkit.runtime.libraries import extensions_library
 from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.source import header_at
 from ortkit.targets.catalog import KINDS, traits_of
@@ -35,7 +34,6 @@ from ortkit.verify.inputs.sizes import free_inputs
 
 #: What a kernel library asks ONNX Runtime for: `kApiVersion` of custom_ops/native/ort_abi.h.
 LEAST_ONNXRUNTIME = "1.24"
-MODEL_FILE = "model.onnx"
 _DEFAULT_BATCH = 8
 _TIMEOUT_SECONDS = 300.0
 _WARMUP_RUNS = 3
@@ -160,7 +158,7 @@ def bundle(
         progress("write")
         new = work / name
         server = mount / name / "1" / library_path(Path(MODEL_FILE)).name
-        _copy_model(model, opened, library, new / "1")
+        copy_model(model, new / "1", library)
         warmup = _warmup(opened, feeds, new / "warmup", is_batched=bool(max_batch))
         loaded = "" if library is None else str(server)
         config = _config(opened, name, options, max_batch, loaded, _KINDS[provider], warmup)
@@ -200,12 +198,7 @@ def _library(model: Path, options: TritonOptions) -> Path | None:
             "has ops of onnxruntime-extensions, whose Python package has no library for Triton",
             where=str(model), fix="build that library, and write the configuration by hand",
         )  # fmt: skip
-    if not options.kernels:
-        return None
-    found = library_of(model, trust=options.trust)
-    if found.loaded is None and fused_ops(header):
-        raise UserError(found.refusal, where=str(model), fix="or leave kernels out: --no-kernels")
-    return found.loaded
+    return trusted_library(model, trust=options.trust) if options.kernels else None
 
 
 def _provider(model: Path) -> str:
@@ -228,18 +221,6 @@ def _batching(
         return 0, [f"requests are not joined: {refused.reason}"]
     reason = f"without a proof that rows are independent: {refused.reason}"
     return options.max_batch, [f"requests are joined, as --max-batch asks, {reason}"]
-
-
-def _copy_model(model: Path, opened: ir.Model, library: Path | None, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    shutil.copyfile(model, folder / MODEL_FILE)
-    source = source_of(opened)
-    for file in () if source is None else source.external_files:
-        place = folder / file.relative_to(model.resolve().parent)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, place)
-    if library is not None:
-        shutil.copyfile(library, library_path(folder / MODEL_FILE))
 
 
 def _warmup(opened: ir.Model, feeds: Feeds, folder: Path, *, is_batched: bool) -> dict[str, Field]:

@@ -17,6 +17,7 @@ from ortkit.errors import KernelError, MissingDependencyError
 from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.tuning.calibration import Calibration, falling, machine
+from ortkit.runtime.machine import LoadWatch
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
 from ortkit.targets.target import Target
@@ -35,6 +36,8 @@ _SECONDS, _TIMEOUT_SECONDS = 0.4, 60.0
 #: A part is measured until two of its measurements differ by no more than this part of them.
 _MOST_NOISE = 0.15
 _MOST_REPETITIONS = 4
+#: Processors that others may use: with more, measurements agree and are wrong alike.
+_MOST_OTHERS, _WATCH_SECONDS = 0.25, 0.5
 
 
 def _silent(stage: str) -> None:
@@ -51,6 +54,13 @@ class Calibrated:
     noise: Mapping[str, float]
     """By part, by how much the two measurements that agree best differ, as a part of them."""
     seconds: float
+    others_cpus: float = 0.0
+    """Processors that other processes used before or after, the larger of the two."""
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others used so much that what agrees may be wrong each time."""
+        return self.others_cpus > _MOST_OTHERS
 
     @property
     def noisy(self) -> tuple[str, ...]:
@@ -80,6 +90,7 @@ def calibrate(progress: Callable[[str], None] = _silent) -> Calibrated:
     """
     require_onnxruntime()
     started = time.perf_counter()
+    others = _others_cpus()
     notes: list[str] = []
     noise: dict[str, float] = {}
     progress("memory")
@@ -98,7 +109,15 @@ def calibrate(progress: Callable[[str], None] = _silent) -> Calibrated:
                 continue
             changed: dict[str, Any] = {f"{name}_ns": value}
             found = replace(found, **changed)
-    return Calibrated(found, tuple(notes), noise, time.perf_counter() - started)
+    others = max(others, _others_cpus())
+    return Calibrated(found, tuple(notes), noise, time.perf_counter() - started, others)
+
+
+def _others_cpus() -> float:
+    """Return how many processors other processes use while this one waits."""
+    with LoadWatch() as watch:
+        time.sleep(_WATCH_SECONDS)
+    return watch.found().others_cpus or 0.0
 
 
 def _repeated(measure: Callable[[], Sequence[float]]) -> tuple[tuple[float, ...], float]:

@@ -73,7 +73,9 @@ def _cards(report: Report) -> Iterable[Card]:
     if before.weight_bytes or after.weight_bytes:
         weights = bytes_text(before.weight_bytes), bytes_text(after.weight_bytes)
         yield Card("Weights", " → ".join(dict.fromkeys(weights)))
-    seconds = ", ".join(f"{stage} {taken:.2f} s" for stage, taken in report.seconds.items())
+    seconds = ", ".join(
+        f"{stage} {taken:.2f}\N{NO-BREAK SPACE}s" for stage, taken in report.seconds.items()
+    )
     yield Card("Optimized in", f"{sum(report.seconds.values()):.1f} s", seconds)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
 import onnx_ir as ir
 
@@ -25,8 +26,14 @@ from ortkit.kernels.metadata import (
 )
 from ortkit.kernels.trust import digest, trust
 from ortkit.optimization.report import Report
+from ortkit.targets.catalog import traits_of
 from ortkit.temporary import TemporaryFolder
 from ortkit.version import __version__
+
+Pack: TypeAlias = Literal["auto", "no"]
+"""Whether large weights go to a file of their own, beside the model."""
+#: With fewer bytes of weights a session takes some milliseconds to be made, however they lie.
+_PACKED_FROM_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -42,16 +49,23 @@ class Optimized:
     _source: ModelSource | None = field(default=None, repr=False)
 
     def save(
-        self, path: str | os.PathLike[str], *, embed_library: bool = False
+        self, path: str | os.PathLike[str], *, embed_library: bool = False, pack: Pack = "auto"
     ) -> tuple[Path, ...]:
         """Write the model, and its kernel library as `STEM.ops.so` beside it.
 
         The user's sessions on this machine may load the library from now on.
 
+        Weights are written in the layout that the kernels read. ONNX Runtime copies those of the
+        model's file for each session. It maps those of a file of their own, so that all sessions
+        and processes share them.
+
         Args:
             path: The model's file.
             embed_library: Put the library into the model's metadata instead, for
                 `ortkit.Session`; other hosts need the file.
+            pack: `auto` writes the weights of a model with kernels for CPUs to
+                `MODEL.HASH.data`, if they have 16 MiB or more and the library is not embedded.
+                `no` leaves them where those of the source were.
 
         Returns:
             The files written, the model first.
@@ -59,12 +73,17 @@ class Optimized:
         Raises:
             UserError: The folder does not exist or cannot be written, or the disk is full.
         """
+        if pack not in (known := get_args(Pack)):
+            raise UserError(f"cannot be {pack!r}", where="pack", fix=f"use {' or '.join(known)}")
         target = _path(path)
         self._state_origin(library_path(target), embed_library)
         beside: tuple[Draft, ...] = ()
         if self.library is not None and not embed_library:
             beside = (Draft.of(library_path(target), self.library.read_bytes()),)
-        written = save_model(self.model, target, beside=beside)
+        is_packed = pack == "auto" and bool(beside) and self._has_large_weights()
+        written = save_model(
+            self.model, target, external_data=True if is_packed else None, beside=beside
+        )
         files = (written.model, written.data, *(draft.path for draft in beside))
         return tuple(path for path in files if path is not None)
 
@@ -119,6 +138,11 @@ class Optimized:
         except OSError as error:
             raise UserError(f"cannot be written: {error.strerror}", where=str(target)) from error
         return tuple(target / name for name in names)
+
+    def _has_large_weights(self) -> bool:
+        """Say whether sessions on the host gain by weights that they can map."""
+        is_large = Summary.of(self.model).weight_bytes >= _PACKED_FROM_BYTES
+        return is_large and traits_of(self.report.target).is_host
 
     def _state_origin(self, path: Path, embed: bool) -> None:
         """Say in the model's metadata who made it and which library belongs to it; trust that.

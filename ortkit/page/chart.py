@@ -181,7 +181,7 @@ class _Drawing:
         for at, one in enumerate(self.chart.series if len(self.chart.series) > 1 else ()):
             yield _rect(x, 28, 10, 10, _COLOURS[at % len(_COLOURS)])
             yield _text(x + 15, 37, one.name, "soft")
-            x += 15 + _CHARACTER * len(one.name) + 18
+            x += 15 + _CHARACTER * len(one.name) + 36
 
     def _groups(self, bars: Sequence[int]) -> Iterator[str]:
         each = 0.78 * self.step / max(1, len(bars))

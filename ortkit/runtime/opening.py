@@ -34,6 +34,10 @@ class SessionPlan:
     """Whether fused nodes run their function bodies, for want of a kernel library."""
     weights_folder: Path | None = None
     """Where external data lies when it is not beside `model`."""
+    onnxruntime: Path | None = None
+    """Where the ONNX Runtime is that makes it; None: the installed one."""
+    disabled_optimizers: tuple[str, ...] = ()
+    """Those of ONNX Runtime's own optimizers that are switched off, by name."""
 
 
 def open_session(ort: ModuleType, plan: SessionPlan) -> Any:
@@ -57,4 +61,5 @@ def open_session(ort: ModuleType, plan: SessionPlan) -> Any:
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(plan.weights_folder))
         model = plan.model.read_bytes()
     providers = [(name, dict(given)) for name, given in plan.providers]
-    return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+    more = {"disabled_optimizers": plan.disabled_optimizers} if plan.disabled_optimizers else {}
+    return ort.InferenceSession(model, options, providers=providers, enable_fallback=0, **more)

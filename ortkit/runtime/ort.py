@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
+from pathlib import Path
 from types import ModuleType
 
 from ortkit.env import has_telemetry, keep_telemetry_off, set_runtime_log
@@ -51,3 +53,20 @@ def require_onnxruntime() -> None:
         raise MissingDependencyError(
             "onnxruntime is not installed", fix='pip install "ortkit[cpu]"'
         )
+
+
+def onnxruntime_in(folder: Path | None) -> ModuleType:
+    """Import the ONNX Runtime in a folder, in a process that has imported none.
+
+    Args:
+        folder: Where the package `onnxruntime` is; None: the installed one.
+
+    Raises:
+        ImportError: It does not load, or this process has another one.
+    """
+    if folder is not None and sys.path[0] != str(folder):
+        sys.path.insert(0, str(folder))
+    module = importlib.import_module("onnxruntime")
+    if folder is not None and Path(str(module.__file__)).parents[1] != folder:
+        raise ImportError(f"there is no onnxruntime in {folder}")
+    return module

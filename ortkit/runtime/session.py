@@ -31,6 +31,8 @@ from ortkit.runtime.targets import short_name
 from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
+    from ortkit.runtime.advice.result import Advice
+    from ortkit.runtime.advice.use import Goal
     from ortkit.runtime.memory import MemoryReport
     from ortkit.runtime.profiling.recording import Recording
 
@@ -316,6 +318,33 @@ class Session:
 
         self._check_open()
         return report_of(self)
+
+    def advise(
+        self, feeds: Given, *, callers: int = 1, sessions: int = 1, goal: Goal = "latency",
+        seconds: float = 3.0,
+    ) -> Advice:  # fmt: skip
+        """Measure which settings suit a use: `session.twin(**session.advise(feeds).changes)`.
+
+        Threads, active waiting, independent nodes in parallel and the arena are measured, in
+        processes of their own, on this machine as it is: what else runs on it counts.
+
+        Args:
+            feeds: Of every run, as `run` takes them.
+            callers: Run calls at a time of each session.
+            sessions: Processes at a time, each with a session of its own.
+            goal: `latency` for the least 95th percentile, `throughput` for the most runs.
+            seconds: Of runs for each settings that are measured.
+
+        Raises:
+            UserError: The session does not run on the CPU alone, or a number makes no sense.
+            RunError: A session as this one cannot be made or run in another process.
+        """
+        from ortkit.runtime.advice.of_source import advise_source
+        from ortkit.runtime.advice.use import Use
+
+        self._check_open()
+        use = Use(callers, sessions, goal, seconds)
+        return advise_source(self._model, self.settings, self._reader.read(feeds), use)
 
     @property
     def source(self) -> ModelSource | Saveable:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ortkit.errors import MissingDependencyError, UserError
+from ortkit.runtime.installation import Installation
 from ortkit.runtime.settings import SessionTarget
 
 SUFFIX = "ExecutionProvider"
@@ -46,12 +47,12 @@ class Providers:
     """What is not as it was asked for."""
 
 
-def resolve(target: SessionTarget, ort: ModuleType, *, fallback: bool) -> Providers:
+def resolve(target: SessionTarget, ort: ModuleType | Installation, *, fallback: bool) -> Providers:
     """Turn a target into providers that this ONNX Runtime has.
 
     Args:
         target: See `SessionTarget`. `auto` is CUDA where the runtime and the machine have it.
-        ort: The onnxruntime module.
+        ort: The onnxruntime module, or another ONNX Runtime.
         fallback: Whether one that is missing is left out with a note.
 
     Raises:

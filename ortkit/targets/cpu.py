@@ -34,6 +34,12 @@ _ADDED_FLAGS: dict[str, str] = {
     "x86-64-v4-amx": "amx_bf16 amx_int8 amx_tile",
 }
 
+# Processors whose rates are known apart from those of their level: vendor, family, and models.
+_MICROARCHITECTURES: dict[str, tuple[str, int, tuple[range, ...]]] = {
+    # Genoa and Threadripper, Raphael and Phoenix, Bergamo and Siena.
+    "zen4": ("AuthenticAMD", 25, (range(0x10, 0x20), range(0x60, 0x80), range(0xA0, 0xB0))),
+}
+
 # arch_prctl(2) of x86-64 Linux: which states of the processor a process may ask for; the data of
 # AMX tiles is one.
 _ARCH_PRCTL, _GET_XCOMP_SUPP, _REQ_XCOMP_PERM, _TILE_DATA = 158, 0x1021, 0x1023, 18
@@ -133,13 +139,42 @@ def ask_for_tiles(level: str) -> bool:
     return bool(ctypes.CDLL(None).syscall(*ASK_FOR_TILES) == 0)
 
 
-def _cpu_flags() -> frozenset[str]:
+def microarchitecture_of(vendor: str, family: int, model: int) -> str:
+    """Return what a processor with rates of its own is called, "" for all others.
+
+    Args:
+        vendor: As CPUID and /proc/cpuinfo have it.
+        family: The displayed one, the extended family added.
+        model: The displayed one, likewise.
+    """
+    for name, (made_by, its_family, models) in _MICROARCHITECTURES.items():
+        if (vendor, family) == (made_by, its_family) and any(model in each for each in models):
+            return name
+    return ""
+
+
+def native_microarchitecture() -> str:
+    """Return `microarchitecture_of` this machine's processor."""
+    facts = _cpu_facts()
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        family, model = int(facts["cpu family"]), int(facts["model"])
+    except (KeyError, ValueError):
+        return ""
+    return microarchitecture_of(facts.get("vendor_id", ""), family, model)
+
+
+def _cpu_flags() -> frozenset[str]:
+    return frozenset(_cpu_facts().get("flags", "").split())
+
+
+def _cpu_facts() -> dict[str, str]:
+    """Return what /proc/cpuinfo says of the first processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(flags.partition(":")[2].split())
+        return {}
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _has_tiles() -> bool:

@@ -52,7 +52,7 @@ class Facts:
 
 def outlook(facts: Facts) -> tuple[Prospect, ...]:
     """Return what can be said, CPU first."""
-    return (_int8(facts), _fp16(), *_gpus(facts))
+    return (_int8(facts), _fp16(), _bf16(), *_gpus(facts))
 
 
 def _int8(facts: Facts) -> Prospect:
@@ -72,17 +72,25 @@ def _int8(facts: Facts) -> Prospect:
     with_what = f"with {', '.join(dot_products)}" if dot_products else "without dot products"
     basis = (
         f"int8 products at {factor} times the float32 rate ({with_what}) in the heavy "
-        f"operators, nothing for conversions; the accuracy is not known"
+        f"operators, nothing for conversions; --precision int8 measures it"
     )
     return Prospect(what, "bound", facts.milliseconds * left, 1 / left, basis)
 
 
 def _fp16() -> Prospect:
-    what = "fp16 or bf16 on this CPU"
+    what = "fp16 on this CPU"
     if platform.machine().lower() in ("x86_64", "amd64"):
         basis = "ONNX Runtime's CPU kernels on x86-64 convert fp16 to float32 and back"
         return Prospect(what, "no gain", None, None, basis)
     return Prospect(what, "not known", None, None, "it depends on the processor's kernels")
+
+
+def _bf16() -> Prospect:
+    what = "bf16 on this CPU"
+    if _cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+        basis = "this processor multiplies bf16: --precision bf16 measures it"
+        return Prospect(what, "not known", None, None, basis)
+    return Prospect(what, "no gain", None, None, "this processor multiplies no bf16")
 
 
 def _gpus(facts: Facts) -> Iterator[Prospect]:
@@ -92,8 +100,8 @@ def _gpus(facts: Facts) -> Iterator[Prospect]:
         launches = facts.calls * _LAUNCH_MS
         bound = max(arithmetic, reading, launches)
         basis = (
-            f"the largest of: {arithmetic:.3f} ms at {gpu.tera_flops:g} TFLOP/s, {reading:.3f} ms "
-            f"for the weights at {gpu.gigabytes_per_second:g} GB/s, {launches:.3f} ms to start "
+            f"the largest of: {arithmetic:.2g} ms at {gpu.tera_flops:g} TFLOP/s, {reading:.2g} ms "
+            f"for the weights at {gpu.gigabytes_per_second:g} GB/s, {launches:.3g} ms to start "
             f"{facts.calls} kernels one by one"
         )
         what = f"{gpu.name}, {gpu.precision}"

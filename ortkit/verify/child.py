@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ortkit.runtime.opening import SessionPlan, open_session
-from ortkit.runtime.ort import preload_onnxruntime
+from ortkit.runtime.ort import onnxruntime_in, preload_onnxruntime
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.tensor_files import (
     Entry,
@@ -60,6 +60,8 @@ class Setting:
     """Results of an earlier setting, which are inputs named `NAME/given` of this one."""
     repeats: int = 1
     """How often each input set is run; if more than once, `results` has folders 0, 1, ..."""
+    onnxruntime: Path | None = None
+    """Where the ONNX Runtime is, the same for all of a job; None: the installed one."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,7 @@ def run_settings(job: SettingsJob, tell: Callable[[Outcome], None]) -> None:
     """Run all sessions and tell each step before and after."""
     if job.memory_bytes:
         _limit_memory(job.memory_bytes)
-    import onnxruntime
-
+    onnxruntime = onnxruntime_in(job.settings[0].onnxruntime if job.settings else None)
     feeds = job.feeds
     for number, setting in enumerate(job.settings):
         done = []

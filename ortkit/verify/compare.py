@@ -107,6 +107,13 @@ def is_telling(value: Value) -> bool:
     return bool(np.isfinite(value.astype(np.float64)).any())
 
 
+def is_finite(array: np.ndarray) -> bool:
+    """Say whether no element is infinite or NaN."""
+    if array.dtype.name not in TOLERANCES:
+        return True
+    return bool(np.isfinite(array.astype(np.float64)).all())
+
+
 def _compare_floats(
     name: str, expected: np.ndarray, actual: np.ndarray, computed_in: str
 ) -> OutputComparison:

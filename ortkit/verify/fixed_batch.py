@@ -1,7 +1,7 @@
 """Models with a fixed batch: verified on a few rows where each row is computed on its own.
 
 The time of a verification does not grow with the batch then, but for kernels that are made for
-it: these run once with all rows.
+it: these run once with all rows, beside what the original gave for few.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch
 from ortkit.graph.batch.place import Mixed
-from ortkit.graph.inline import inline_functions
 from ortkit.graph.io.open import open_model
+from ortkit.verify.limits import operations
+from ortkit.verify.repeated import RepeatedVerifier, row_axes
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 
-#: Rows that stand for any number of them.
-_ROWS = 3
+#: Rows that stand for any number of them, and where a run of them takes long.
+_ROWS, _ROWS_OF_LONG = 3, 2
 #: A batch of as many rows takes no longer than the sets of a covering design.
 _FEW_ROWS = 8
 #: Input sets with all rows: where a few rows were compared, and where they cannot be and a run
@@ -61,24 +61,31 @@ class BatchVerifier:
         self._original = original
         self._options = options
         is_quick = options.get("coverage", "quick") == "quick"
-        self._is_limited = is_quick and _operations(model) > _MOST_OPERATIONS
         self._batch = fixed_batch(model)
+        count = operations(model)
+        self._is_limited = is_quick and count > _MOST_OPERATIONS
+        # Few rows may take as long: then there are fewer of them, and as many input sets.
+        is_long = is_quick and count * _ROWS > _MOST_OPERATIONS * self._batch
+        self._count = _ROWS_OF_LONG if is_long else _ROWS
+        self._sets = _SETS if is_long else None
         self._inputs = _rows_of(model)
-        found = cut_batch(model, _ROWS)
+        found = cut_batch(model, self._count)
         self._mixed = found.reason if isinstance(found, Mixed) else ""
         self._cut = found if isinstance(found, Cut) else None
         self._rows: Verifier | None = None
         self._whole: dict[int, Verifier] = {}
+        self._axes = None if self._cut is None else row_axes(model, self._cut)
+        self._repeated: RepeatedVerifier | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Run the original; see `Verifier.__enter__`."""
         try:
             if self._cut is not None:
-                rows = Verifier(self._cut.model, **self._options)
+                rows = Verifier(self._cut.model, **self._options, most_sets=self._sets)
                 self._rows = self._stack.enter_context(rows)
                 if rows.refusal:
-                    self._rows, self._mixed = None, f"on {_ROWS} rows: {rows.refusal}"
+                    self._rows, self._mixed = None, f"on {self._count} rows: {rows.refusal}"
             if self._rows is None:
                 self._verifier(_SETS)
         except BaseException:
@@ -107,20 +114,21 @@ class BatchVerifier:
         model = candidate if isinstance(candidate, ir.Model) else open_model(candidate)
         mixed, found = self._mixed, None
         if self._rows is not None:
-            cut = cut_batch(model, _ROWS) if _rows_of(model) == self._inputs else None
+            is_alike = _rows_of(model) == self._inputs
+            cut = cut_batch(model, self._count) if is_alike else None
             if isinstance(cut, Cut):
                 found = self._rows.check(cut.model, **options)
                 if found.verdict == "not possible":
-                    mixed, found = f"on {_ROWS} rows: {found.reason}", None
+                    mixed, found = f"on {self._count} rows: {found.reason}", None
             else:
                 mixed = f"the candidate: {cut.reason if cut else 'it has another batch'}"
         if found is None:
             return self._on_all_rows(candidate, mixed, library=library, **options)
-        text = f"{self._batch} rows as {_ROWS}: each is computed on its own"
+        text = f"{self._batch} rows as {self._count}: each is computed on its own"
         found = replace(found, batch=text, has_run=False)
         if not found.is_good or library is None:
             return replace(found, reason=f"{found.reason}; {text}")
-        whole = self._verifier(_SETS_AFTER_ROWS).check(
+        whole = self._all_rows(self._rows).check(
             candidate, library=library, values=found.values, **options
         )
         remark = f"{text}, and kernels with all of them on {whole.samples} input set"
@@ -136,6 +144,16 @@ class BatchVerifier:
         fewer = f", {found.samples} input sets only" if self._is_limited else ""
         text = f"all {self._batch} rows{fewer}: {mixed}"
         return replace(found, reason=f"{found.reason}; {text}", batch=text)
+
+    def _all_rows(self, rows: Verifier | None) -> Verifier:
+        """Return what judges kernels with all rows, once few rows were compared."""
+        state = None if rows is None else rows.reference
+        if state is None or self._cut is None or self._axes is None:
+            return self._verifier(_SETS_AFTER_ROWS)
+        if self._repeated is None:
+            made = RepeatedVerifier(self._original, state, self._cut, self._axes, **self._options)
+            self._repeated = self._stack.enter_context(made)
+        return self._repeated
 
     def _verifier(self, sets: int) -> Verifier:
         """Return a verifier with all rows, on a few input sets unless the user wants more."""
@@ -154,11 +172,3 @@ def _rows_of(model: ir.Model) -> dict[str, object]:
     """Return how many rows each input has, by name."""
     inputs = (value for value in model.graph.inputs if not value.is_initializer())
     return {value.name or "": value.shape[0] if value.shape else None for value in inputs}
-
-
-def _operations(model: ir.Model) -> int:
-    """Count the arithmetic of a run; open sizes count as 1."""
-    copy = model.clone()
-    if copy.functions:
-        inline_functions(copy)
-    return model_cost(copy, {}).flops

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.analysis.weights import weights_of
 from ortkit.graph.constants import constant_array
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.walk import nodes_below, roots, subgraphs
 
 if TYPE_CHECKING:
@@ -48,6 +50,19 @@ def time_limit(model: ir.Model, *feeds: Feeds) -> float:
         + weights_of(model).bytes * _SECONDS_PER_BYTE
         + elements * _SECONDS_PER_ELEMENT
     )
+
+
+def operations(model: ir.Model, sizes: Mapping[str, int] | None = None) -> int:
+    """Count the arithmetic of a run.
+
+    Args:
+        model: Not changed.
+        sizes: Of named dimensions; others count as 1.
+    """
+    copy = model.clone()
+    if copy.functions:
+        inline_functions(copy)
+    return model_cost(copy, sizes or {}).flops
 
 
 def value_bytes(weights: int, memory: int | None) -> int:

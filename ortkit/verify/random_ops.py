@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array
@@ -35,12 +36,64 @@ def random_nodes(model: ir.Model) -> set[ir.Node]:
     return affected
 
 
+def drawn_names(model: ir.Model) -> set[str]:
+    """Return the names of the values that depend on a node that draws random numbers."""
+    return {value.name or "" for node in random_nodes(model) for value in node.outputs}
+
+
 def draws(node: ir.Node | None) -> bool:
     """Say whether a node draws random numbers, itself or in a subgraph; functions are inlined."""
     if node is None:
         return False
     inner = (each for graph in _subgraphs(node) for each in nodes_below(graph))
     return _is_random(node) or any(map(_is_random, inner))
+
+
+def drawn_otherwise(original: ir.Node, candidate: ir.Node | None) -> str:
+    """Say how a candidate's node draws other numbers; empty if it does not, or nothing is known.
+
+    Args:
+        original: A node that draws.
+        candidate: The node that gives the value of the same name.
+    """
+    if not draws(candidate):
+        return "no random numbers are drawn"
+    assert candidate is not None
+    was, becomes = _distribution(original), _distribution(candidate)
+    if was is None or becomes is None or was == becomes:
+        return ""
+    return f"drawn from {_told(becomes)} instead of {_told(was)}"
+
+
+_Distribution = tuple[str, tuple[tuple[str, float], ...]]
+#: The parameters that are attributes, with their defaults.
+_PARAMETERS: dict[str, dict[str, float]] = {
+    "RandomNormal": {"mean": 0.0, "scale": 1.0},
+    "RandomUniform": {"low": 0.0, "high": 1.0},
+    "Bernoulli": {},
+    "Multinomial": {},
+}
+
+
+def _distribution(node: ir.Node) -> _Distribution | None:
+    if node.domain:
+        return None
+    kind = node.op_type.removesuffix("Like")
+    if kind == "Dropout":
+        ratio = node.inputs[1] if len(node.inputs) > 1 else None
+        array = constant_array(ratio, limit=1) if ratio is not None else np.array(0.5)
+        return None if array is None else (kind, (("ratio", float(array.reshape(-1)[0])),))
+    if kind not in _PARAMETERS:
+        return None
+    attributes = _PARAMETERS[kind].items()
+    return kind, tuple(
+        (name, node.attributes.get_float(name, least)) for name, least in attributes
+    )
+
+
+def _told(distribution: _Distribution) -> str:
+    kind, numbers = distribution
+    return f"{kind}({', '.join(f'{name}={number:g}' for name, number in numbers)})"
 
 
 def _drawing_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
 from ortkit.refusal import Refused
 from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.budget import MORE_TIME, Budget
-from ortkit.verify.compare import compare_outputs, is_telling
+from ortkit.verify.compare import compare_outputs, is_finite, is_telling
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.expectations import mismatches
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds, Value
 from ortkit.verify.inputs.given import load_given
 from ortkit.verify.inputs.guard_sets import with_guards_met
+from ortkit.verify.inputs.long import long_plan
 from ortkit.verify.inputs.sets import InputSet, InputSets
 from ortkit.verify.inputs.sizes import free_inputs
 from ortkit.verify.inputs.usual import usual_plans
@@ -203,6 +205,8 @@ def _input_sets(request: Request) -> InputSets:
         plans = usual_plans(maker, request.model, samples, seed)
     else:
         plans = maker.covering(samples, seed)
+        long = long_plan(maker, request.model, seed + len(plans))
+        plans = plans if long is None else (*plans, long)
     return InputSets.made(maker, plans, seed, request.most_sets)
 
 
@@ -284,6 +288,8 @@ class _Runner:
             compared = {n: value for n, value in values.items() if n not in left_out}
             if not any(is_telling(value) for value in compared.values()):
                 self._drop(name, "every output is empty, NaN or infinite")
+            elif self._keeps_nan(name, compared):
+                self._drop(name, "NaN of its inputs comes out")
             elif not self._is_stable(name, compared):
                 self._drop(name, "ONNX Runtime's own optimizations change the results")
                 self._keep_for_steps(self.sets[int(name)])
@@ -305,6 +311,14 @@ class _Runner:
             each.equal and OWN_ERROR_FACTOR * each.max_error_eps <= each.allowed_eps
             for each in found
         )
+
+    def _keeps_nan(self, name: str, values: Mapping[str, Value]) -> bool:
+        """Say whether a set with NaN is of no use: a model that guards against it gives none."""
+        plan = self.sets[int(name)].plan
+        if plan is None or plan.floats != "NaN":
+            return False
+        arrays = (value for value in values.values() if isinstance(value, np.ndarray))
+        return any(not is_finite(each) for each in arrays)
 
     def _keep_for_steps(self, unstable: InputSet) -> None:
         """Write a set of large numbers once more: names of later ones are those of this one."""

@@ -45,7 +45,8 @@ def not_covered(gaps: tuple[Gap, ...], rewrites: RewriteCheck) -> tuple[Gap, ...
 
     What depends on random numbers is compared there on the same numbers.
     """
-    covered = {f"output {name!r}" for name in rewrites.compared}
+    open_ones = {each.name for each in rewrites.inconclusive}
+    covered = {f"output {name!r}" for name in rewrites.compared if name not in open_ones}
     found = [gap for gap in gaps if gap.reason != RANDOM or gap.what not in covered]
     if rewrites.late:
         values = f"{len(rewrites.late)} of {len(rewrites.late) + len(rewrites.compared)} values"

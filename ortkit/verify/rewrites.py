@@ -7,6 +7,7 @@ values (`steps.py`), so that each rewrite is judged where it is, at the toleranc
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbation import CHOICE_RUNS, perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
-from ortkit.verify.random_ops import draws
+from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rounded_constants import (
     RoundedConstants,
@@ -133,6 +134,8 @@ class RewriteStage:
         restored = restore_channels_first(wide, self._original)
         own.update(value.name or "" for node in restored for value in node.outputs)
         names = self._shared(wide, own)
+        if drawn := self._drawn_otherwise(wide, names):
+            return RewriteCheck(wrong=drawn)
         found = self._compared(wide, names, folder / "all")
         if not found.problem and (keeps_names or not found.wrong):
             return replace(found, guards=self._guards)
@@ -144,6 +147,21 @@ class RewriteStage:
             return found
         certain = [name for name in names if name not in doubtful]
         return replace(self._compared(wide, certain, folder / "certain"), guards=self._guards)
+
+    def _drawn_otherwise(
+        self, wide: ir.Model, names: Sequence[str]
+    ) -> tuple[OutputComparison, ...]:
+        """Return the values that are drawn of other random numbers than the original's."""
+        theirs = computed_values(wide)
+        found = []
+        for name in names:
+            node = self._values[name].producer()
+            if node is None or not draws(node):
+                continue
+            if reason := drawn_otherwise(node, theirs[name].producer()):
+                kind = str(self._shapes.dtype(self._values[name]))
+                found.append(OutputComparison(name, kind, math.inf, 0.0, (), False, 0, reason))
+        return tuple(found)
 
     def _compared(self, wide: ir.Model, names: Sequence[str], folder: Path) -> RewriteCheck:
         """Compare the values named, each computed from the others; as many at a time as fit."""
@@ -172,6 +190,11 @@ class RewriteStage:
         for model in (steps, own_steps):
             as_steps(model, names, compared)
             prune(model)
+        # Where the two draw under different names, their numbers have nothing in common.
+        drawn = {name for model in (steps, own_steps) for name in drawn_names(model)}
+        compared = [name for name in compared if name not in drawn]
+        if not compared:
+            return RewriteCheck()
         whole = self._original.clone()
         wanted = {*compared, *given_names(steps), *given_names(own_steps)}
         guards = None

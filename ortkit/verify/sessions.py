@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ortkit.errors import InternalError
 from ortkit.isolation.ended import Ended, TimedOut
-from ortkit.isolation.run import stream_isolated
+from ortkit.isolation.run import Imports, stream_isolated
 from ortkit.runtime.options import plain_text
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify.budget import NO_TIME, Budget
@@ -86,7 +86,12 @@ def run_sessions(
     )
     results = [SessionResult() for _ in settings]
     stopped: int | None = None
-    for outcome in stream_isolated(run_settings, job, timeout_seconds=timeout_seconds):
+    # A process that others are forked from has the installed ONNX Runtime.
+    others = any(setting.onnxruntime is not None for setting in settings)
+    imports: Imports = "nothing" if others else "ortkit"
+    for outcome in stream_isolated(
+        run_settings, job, timeout_seconds=timeout_seconds, imports=imports
+    ):
         if isinstance(outcome, Ended):
             _note_end(results, stopped, outcome)
         else:

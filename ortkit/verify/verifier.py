@@ -32,7 +32,7 @@ from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rewrites import RewriteStage
 from ortkit.verify.selection import give_picks, run_picks, shared_picks
-from ortkit.verify.sessions import Setting, run_within
+from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.summary import summarise
 from ortkit.verify.undefined_rows import zero_undefined
 from ortkit.verify.user_tolerance import UserTolerance
@@ -139,7 +139,7 @@ class Verifier:
             if zero_undefined(opened, "original"):
                 self._path = path = self._as_file(opened, "defined")
             request = self._request(opened, path)
-            self._state = compute_reference(request, self._folder() / "reference")
+            self._state = self._reference(request, self._folder() / "reference")
             self._widen_if_needed(request)
         except BaseException:
             self._stack.close()
@@ -182,6 +182,12 @@ class Verifier:
     def budget(self) -> Budget | None:
         """The time for all sessions; None if no candidate can be judged."""
         return self._state.budget if isinstance(self._state, Reference) else None
+
+    @property
+    def reference(self) -> Reference | None:
+        """What the original computes in its own types; None if no candidate can be held to it."""
+        is_own = isinstance(self._state, Reference) and not self._only_wide
+        return self._state if is_own else None  # type: ignore[return-value]
 
     @property
     def refusal(self) -> str:
@@ -257,11 +263,7 @@ class Verifier:
             found = wrong_kernels(state, kernels, rewrites)
             return replace(found, seconds=time.perf_counter() - started)
         ops = fused_ops_in(path)
-        deployed = Setting(
-            path, folder / "optimized", True, custom_ops, kernels=library, fused=ops
-        )
-        settings = [Setting(path, folder / "plain", False, custom_ops), deployed]
-        results = run_within(state.budget, settings, state.feeds, len(state.feeds))
+        results = self._run(state, path, folder, library, ops)
         judged = judge(state, folder, results, allowance)
         if any(not each.equal or each.is_inconclusive for each in judged.outputs):
             beside = self._beside_picks(
@@ -302,6 +304,25 @@ class Verifier:
             values=rewrites,
             notes=state.notes,
         )
+
+    def _reference(self, request: Request, folder: Path) -> Reference | Refused:
+        """Return the original's results."""
+        return compute_reference(request, folder)
+
+    def _run(
+        self,
+        state: Reference,
+        path: Path,
+        folder: Path,
+        library: Path | None,
+        ops: tuple[str, ...],
+    ) -> list[SessionResult]:
+        """Run a candidate with optimizations off, and under deploy settings."""
+        deployed = Setting(
+            path, folder / "optimized", True, self._custom_ops, kernels=library, fused=ops
+        )
+        settings = [Setting(path, folder / "plain", False, self._custom_ops), deployed]
+        return run_within(state.budget, settings, state.feeds, len(state.feeds))
 
     def _rewrites(self, state: Reference) -> RewriteStage:
         if self._stage is None:

@@ -5,24 +5,31 @@ A, and are started again several times. `original again` is the original once mo
 1 by is noise. Intervals are at 95 %, by resampling processes and then turns. The ceiling is the
 original's time over that of its heavy operators, from a profile. Sixty pairs for each of eight
 models, one and two threads, batches of one and eight take two to three hours on two cores. With
---quick (batch 1, two threads, 16 pairs) it is some ten minutes.
+--quick (batch 1, two threads, 16 pairs) it is some ten minutes. --all takes the models of models/
+at their full sizes. With --keep they and their optimized forms are kept: --prepare makes them, and
+a later call measures, as many of them as --only names. Where a machine is never idle,
+--processor-time counts what the threads computed and not what they waited.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.errors import ModelError, OrtkitError
+from models.catalog import BUILDERS, build, spellings
+from ortkit.errors import ModelError, OrtkitError, UserError
 from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.graph.symbolic.dims import names
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.heavy import HEAVY
@@ -50,19 +57,39 @@ class Setting:
 def main() -> int:
     """Optimize, time, print and write."""
     options = _parser().parse_args()
+    with contextlib.ExitStack() as stack:
+        try:
+            return _run(options, stack)
+        except OrtkitError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
+
+
+def _run(options: argparse.Namespace, stack: contextlib.ExitStack) -> int:
     models = [Path(name) for name in options.models]
     if options.corpus is not None:
         models += [entry.path for entry in corpus.given(options.corpus)]
+    if options.all:
+        names = options.only.split(",") if options.only else list(BUILDERS)
+        options.keep = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        models += _built(names, options.keep)
     if not models:
         print("no models: name some, or a folder with --corpus", file=sys.stderr)
         return 2
     _set_quick(options)
+    if options.prepare and options.keep is None:
+        raise UserError("needs a folder to keep them in", where="--prepare", fix="add --keep")
+    if options.prepare:
+        for model in models:
+            _engines(model, options.keep, options)
+        return 0
     results: dict[str, object] = {
         "machine": output.machine(None),
         "options": {k: v for k, v in vars(options).items() if isinstance(v, (int, str, list))},
     }
     print(f"machine: {results['machine']}")
     rows: list[Row] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for model in models:
             with tempfile.TemporaryDirectory(prefix="ortkit-cpu-") as folder:
@@ -77,6 +104,25 @@ def main() -> int:
     return int(any(row.problem for row in rows))
 
 
+def _built(names: Sequence[str], folder: Path) -> list[Path]:
+    """Return models of models/ at their full sizes; builds those that are not in the folder.
+
+    Raises:
+        UserError: There is no such model, or the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot be made: {error.strerror}", where=str(folder)) from error
+    paths = []
+    for name in names:
+        paths.append(path := folder / f"{name}.onnx")
+        if not path.exists():
+            output.say(f"cpu: build {name}")
+            save_model(open_model(build(name, "full", spellings(name)[0])), path)
+    return paths
+
+
 def _set_quick(options: argparse.Namespace) -> None:
     if options.quick:
         options.batches, options.threads = [1], [2]
@@ -87,7 +133,9 @@ def _measure(path: Path, folder: Path, options: argparse.Namespace) -> list[Row]
     """Time one model in every setting that it has."""
     try:
         model = open_model(path)
-        engines = _engines(path, folder, options)
+        clock = "processor" if options.processor_time else "wall"
+        made = _engines(path, options.keep or folder, options)
+        engines = {name: replace(each, clock=clock) for name, each in made.items()}
     except OrtkitError as error:
         return [Row.failed(path.stem, str(error))]
     rows = []
@@ -150,14 +198,15 @@ def _engines(path: Path, folder: Path, options: argparse.Namespace) -> dict[str,
     """
     found = {name: Engine(this_python(), "onnxruntime", path) for name in (ORIGINAL, AGAIN)}
     for name, kernels in ((PLAIN, "off"), (KERNELS, "auto")):
-        target = folder / f"{kernels}.onnx"
+        target = folder / f"{path.stem}.{kernels}.onnx"
         flags = ["--level", "2", "--kernels", kernels, "--quiet", "--accept-unverified"]
         flags += options.optimize.split()
         command = [sys.executable, "-m", "ortkit", "optimize", *flags, str(path)]
-        ended = subprocess.run(
-            [*command, "-o", str(target)], capture_output=True, text=True, check=False
-        )
-        if ended.returncode != 0:
+        if not target.exists():
+            ended = subprocess.run(
+                [*command, "-o", str(target)], capture_output=True, text=True, check=False
+            )
+        if not target.exists():
             raise ModelError(f"not optimized: {ended.stderr.strip().rpartition(chr(10))[2]}")
         library = library_path(target)
         has_library = library.exists()
@@ -212,6 +261,14 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help="models to time")
     add("--corpus", type=Path, help="a folder of models, timed too")
+    add("--all", action="store_true", help="the models of models/ at their full sizes, timed too")
+    add("--only", default="", metavar="NAMES", help="with --all: these, separated by commas")
+    add(
+        "--keep", type=Path, metavar="FOLDER", help="keep models and optimized forms, and use them"
+    )
+    add("--prepare", action="store_true", help="with --keep: make them, measure nothing")
+    add("--processor-time", action="store_true",
+        help="time of all threads instead: for busy machines, with --threads 1")  # fmt: skip
     add("--quick", action="store_true", help="batch 1, 2 threads, 2 processes of 8 turns")
     add("--batches", type=_numbers, default=[1, 8], help="default: 1,8")
     add("--threads", type=_numbers, default=[1, 2], help="of each process (default: 1,2)")

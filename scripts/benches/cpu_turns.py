@@ -30,6 +30,8 @@ class Engine:
     engine: str
     model: Path
     library: Path | None = None
+    clock: str = "wall"
+    """Or `processor`, the time of all threads of a run."""
 
 
 class Worker:
@@ -42,6 +44,7 @@ class Worker:
             "libraries": [] if engine.library is None else [str(engine.library)],
             "feeds": str(feeds),
             "threads": threads,
+            "clock": engine.clock,
         }
         job.write_text(json.dumps(content), encoding="utf-8")
         self._errors = job.with_suffix(".err").open("w+", encoding="utf-8")

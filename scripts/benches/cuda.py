@@ -3,12 +3,14 @@
 Models are exported here by torch in float16, of one batch size (`--batch`), and given to `ortkit
 optimize` as they are. All ways of running one are interleaved, fifteen runs each; inputs and
 outputs lie on the device; times are the host's until the device is done. "plain" is an
-`InferenceSession` with the CUDA provider.
+`InferenceSession` with the CUDA provider, "torch.compile" the fastest of its modes on the host.
+Rates are the model's operations over the device's time.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import subprocess
@@ -26,6 +28,8 @@ from typing import Any
 import numpy as np
 
 import ortkit
+from ortkit.graph.analysis.cost import model_cost
+from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from scripts.benches import output
@@ -38,6 +42,15 @@ WAYS = ("plain", "plain graph", "ortkit", "ortkit graph", "torch", "torch.compil
 _ENDS = (".onnx", ".opt.onnx", ".optimize.json")
 #: Runs of a turn: the host needs some after another way has run.
 _EACH = 15
+#: How torch compiles: its mode, whether weights are constants, whether images are channels last.
+_MODES = {
+    "reduce-overhead": ("reduce-overhead", False, False),
+    "freezing": ("reduce-overhead", True, False),
+    "max-autotune": ("max-autotune", True, False),
+}
+_MODES_OF_NETS = {"channels last": ("max-autotune", True, True)}
+#: Operations a second in half precision that NVIDIA states, by a part of the device's name.
+_PEAKS = {"H100": 989e12, "H200": 989e12}
 
 
 def main() -> int:
@@ -52,20 +65,25 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ortkit-cuda-") as name:
         folder = Path(name) if options.folder is None else options.folder
         if options.prepare:
-            for one in architectures(options.only, options.batch):
+            for one in _chosen(options):
                 _prepare(one, folder, options)
             return 0
         if options.parts in {"all", "models"}:
-            made = architectures(options.only, options.batch)
-            found = [_model(one, folder, options) for one in made]
-            results |= {"models": found, "batch": options.batch}
-            _print_models(found, options.batch)
+            found = [_model(one, folder, options) for one in _chosen(options)]
+            results |= {"models": found, "batches": options.batch}
+            _print_models(found, str(device["name"]))
         if options.parts in {"all", "kernels"}:
             rows = measure_kernels(folder, options.only_kernels, options.arch)
             results["kernels"] = rows
             output.table("time on the device, µs (median)", *lines(rows))
     print(f"\nwrote {output.write(results, options.output, 'cuda')}")
     return 0
+
+
+def _chosen(options: argparse.Namespace) -> Iterator[Architecture]:
+    """Make the models of all batches, with fixed sizes or named ones."""
+    for batch in options.batch:
+        yield from architectures(options.only, batch, is_dynamic=options.dynamic)
 
 
 def _versions() -> dict[str, object]:
@@ -78,12 +96,8 @@ def _versions() -> dict[str, object]:
 def _prepare(one: Architecture, folder: Path, options: argparse.Namespace) -> None:
     """Do what takes long, to be found by a later run: export, optimize, let torch compile."""
     _exported(one, folder, options)
-    if options.compile:
-        import torch
-
-        with torch.no_grad():
-            torch.compile(one.module, mode="reduce-overhead")(one.example)
-        torch.cuda.synchronize()
+    for mode in _modes(one, options):
+        _compiled(one, mode)()
 
 
 def _exported(
@@ -91,7 +105,7 @@ def _exported(
 ) -> tuple[Path, Path, dict[str, object]]:
     """Return the model, the optimized one, and how that went; those in `folder` if there."""
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"{one.name}-{options.batch}"
+    stem = folder / f"{one.name}-{len(one.example)}"
     path, optimized, noted = (stem.with_name(f"{stem.name}{end}") for end in _ENDS)
     if not noted.exists():
         one.export(path)
@@ -101,8 +115,9 @@ def _exported(
 
 def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     output.say(one.name)
-    row: dict[str, Any] = {"model": one.name}
+    row: dict[str, Any] = {"model": one.name, "batch": len(one.example)}
     path, optimized, row["optimize"] = _exported(one, folder, options)
+    row["operations"] = model_cost(open_model(path), one.sizes).flops
     import torch
 
     with ExitStack() as stack, torch.no_grad():
@@ -126,20 +141,45 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             errors[name] = _error(torch.from_dlpack(bound.outputs["y"]), expected)
             row[f"{name}: notes"] = list(session.notes)
         calls["torch"] = _synchronized(lambda: one.module(one.example))
-        if options.compile:
-            started = time.perf_counter()
-            torch._dynamo.reset()
-            compiled = torch.compile(one.module, mode="reduce-overhead")
-            calls["torch.compile"] = _synchronized(lambda: compiled(one.example))
-            for _ in range(3):
-                calls["torch.compile"]()
-            row["compile_s"] = time.perf_counter() - started
-        row["milliseconds"] = taken = take_turns(calls, options.rounds, each=_EACH)
+        started = time.perf_counter()
+        modes = {f"torch: {name}": _compiled(one, name) for name in _modes(one, options)}
+        row["compile_s"] = time.perf_counter() - started
+        row["milliseconds"] = taken = take_turns(calls | modes, options.rounds, each=_EACH)
+        if modes:
+            row["torch mode"] = best = min(modes, key=lambda name: median(taken[name]))
+            taken["torch.compile"], calls["torch.compile"] = taken[best], modes[best]
         output.say(", ".join(f"{name} {median(each):.3f}" for name, each in taken.items()))
         row["errors"] = errors
-        for name in ("plain graph", "ortkit graph"):
+        for name in ("plain graph", "ortkit graph", *(["torch.compile"] if modes else [])):
             row[f"{name}: device"] = _kernels_of(calls[name])
     return row
+
+
+def _modes(one: Architecture, options: argparse.Namespace) -> list[str]:
+    """Return the ways in which torch compiles a model."""
+    if not options.compile:
+        return []
+    return [*_MODES, *(_MODES_OF_NETS if one.is_net else ())]
+
+
+def _compiled(one: Architecture, name: str) -> Callable[[], object]:
+    """Let torch compile a model; weights that are constants need a module of their own."""
+    import torch
+    import torch._dynamo
+    import torch._inductor.config
+
+    mode, is_frozen, is_channels_last = (_MODES | _MODES_OF_NETS)[name]
+    module, example = copy.deepcopy(one.module), one.example
+    if is_channels_last:
+        module = module.to(memory_format=torch.channels_last)
+        example = example.to(memory_format=torch.channels_last)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, mode=mode)
+    call = _synchronized(lambda: compiled(example))
+    with torch._inductor.config.patch(freezing=is_frozen):
+        for _ in range(3):
+            call()
+    return call
 
 
 def _optimize(path: Path, optimized: Path, options: argparse.Namespace) -> dict[str, object]:
@@ -234,23 +274,38 @@ def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, object
     }
 
 
-def _print_models(found: list[dict[str, Any]], batch: int) -> None:
+def _print_models(found: list[dict[str, Any]], device: str) -> None:
     rows: list[list[output.Cell]] = []
+    peak = next((rate for name, rate in _PEAKS.items() if name in device), None)
     for row in found:
         times = {name: median(values) for name, values in row["milliseconds"].items()}
         best = times["ortkit graph"]
+        spent = row["ortkit graph: device"]["microseconds"]
+        rate = row["operations"] / spent / 1e6
         rows.append(
             [
                 row["model"],
+                row["batch"],
                 *(times.get(name) for name in WAYS),
                 times["plain"] / best,
                 times["torch.compile"] / best if "torch.compile" in times else None,
+                row.get("torch mode", "").removeprefix("torch: "),
+                spent / 1e3,
+                rate,
+                None if peak is None else 1e14 * rate / peak,
                 row["optimize"]["seconds"],
                 f"{row['errors']['ortkit graph']:.0e} ({row['errors']['plain']:.0e})",
             ]
         )
-    header = ["float16, ms (median)", *WAYS, "to plain", "to compile", "optimize, s", "error"]
-    output.table(f"models, batch {batch}", header, rows)
+    header = [
+        "float16, ms (median)", "batch", *WAYS, "to plain", "to compile", "torch's mode",
+        "device, ms", "TFLOP/s", "% of peak", "optimize, s", "error",
+    ]  # fmt: skip
+    output.table("models", header, rows)
+
+
+def _sizes(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -259,7 +314,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")
-    parser.add_argument("--batch", type=int, default=1, help="of the models' inputs")
+    parser.add_argument("--batch", type=_sizes, default=[1], help="of the inputs, such as 1,8,32")
+    parser.add_argument("--dynamic", action="store_true", help="export with sizes by name")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 _VOCABULARY, _TOKENS, _PIXELS = 1000, 512, 224
+#: Of an export with sizes that are not fixed: rows, and words of one.
+SIZES = ("batch", "length")
 
 
 @dataclass(frozen=True)
@@ -18,24 +20,49 @@ class Architecture:
         name: Of the table's row.
         module: A torch module in float16 on the GPU, in inference mode.
         example: Its one input, on the GPU.
+        is_dynamic: Whether the batch, and of words their number, are named in the export.
     """
 
     name: str
     module: Any
     example: Any
+    is_dynamic: bool = False
+
+    @property
+    def is_net(self) -> bool:
+        """Whether it is a convolution net."""
+        import torch
+
+        return any(isinstance(one, torch.nn.BatchNorm2d) for one in self.module.modules())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The named sizes of the export."""
+        names = SIZES if not self.example.is_floating_point() else SIZES[:1]
+        return dict(zip(names, self.example.shape, strict=False)) if self.is_dynamic else {}
 
     def export(self, path: Path) -> None:
         """Write the model as torch's exporter writes it."""
         import torch
 
+        shapes, example = None, self.example
+        if self.is_dynamic:
+            # A size of 1 would be taken for a fixed one.
+            example = (
+                example if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
+            )
+            shapes = ({axis: torch.export.Dim(name) for axis, name in enumerate(self.sizes)},)
         with torch.no_grad():
             torch.onnx.export(
-                self.module, (self.example,), path, dynamo=True, input_names=["x"],
+                self.module, (example,), path, dynamo=True, input_names=["x"],
                 output_names=["y"], opset_version=20, verbose=False, external_data=True,
+                dynamic_shapes=shapes,
             )  # fmt: skip
 
 
-def architectures(only: str, batch: int = 1) -> Iterator[Architecture]:
+def architectures(
+    only: str, batch: int = 1, *, is_dynamic: bool = False
+) -> Iterator[Architecture]:
     """Make those whose name contains `only`, one at a time; nets need torchvision."""
     makers: dict[str, Callable[[], tuple[Any, Any]]] = {
         "bert-base, 512 tokens": _bert,
@@ -55,9 +82,10 @@ def architectures(only: str, batch: int = 1) -> Iterator[Architecture]:
             example = example.repeat(batch, *[1] * (example.dim() - 1)).cuda()
             if example.is_floating_point():
                 example = torch.randn_like(example)
-            yield Architecture(
+            made = Architecture(
                 name, module, example.half() if example.is_floating_point() else example
             )
+            yield replace(made, name=f"{name}, dynamic", is_dynamic=True) if is_dynamic else made
 
 
 def _last_hidden(model: Any) -> Any:

@@ -81,6 +81,7 @@ def test_usage_errors_suggest_the_near_name(given: tuple[str, ...], said: str, c
     done = call(*given)
     assert done.code == 2
     assert said in done.err
+    assert "choose from" not in done.err
     assert done.out == ""
 
 

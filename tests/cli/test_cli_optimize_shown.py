@@ -82,6 +82,13 @@ def times(ratio: float, direction: Direction, **changed: float) -> ShortTiming:
     return replace(timing, **changed)  # type: ignore[arg-type]
 
 
+def wide(low: float, high: float, direction: Direction) -> ShortTiming:
+    """Return a timing whose interval says little."""
+    timing = times((low * high) ** 0.5, direction)
+    assert timing.speedup is not None
+    return replace(timing, speedup=replace(timing.speedup, low=low, high=high))
+
+
 UNCLEAR = "no clear difference on 2 cores (measured)"
 BUSY = "not timed reliably: the machine is busy"
 
@@ -94,6 +101,8 @@ BUSY = "not timed reliably: the machine is busy"
         (times(2.64, "faster"), "2.6x on 2 cores (measured)", ": 2.64 times as fast (2.38 to"),
         (times(1.284, "faster", threads=1), "1.28x on 1 thread (measured)", ", c 1x8, 2 more"),
         (times(0.5, "slower"), "0.50x on 2 cores (measured)", "0.50 times as fast"),
+        (wide(1.68, 35.0, "faster"), "at least 1.68x on 2 cores (measured)", "(1.68 to 35.00)"),
+        (wide(0.1, 0.8, "slower"), "at most 0.80x on 2 cores (measured)", "(0.10 to 0.80)"),
         (times(1.02, "no difference"), UNCLEAR, ", within the noise here;"),
         (
             times(1.9, "no difference", others_cores=1.0, noise=1.0), BUSY,

@@ -12,12 +12,14 @@ import pytest
 from onnx import numpy_helper
 from region_models import feeds_of, found_by, run, scope_of
 
-from ortkit.fusion.gemm.cpu_fp32_cost import LEVELS
+from ortkit.fusion.gemm.cpu_fp32_cost import LEVELS, RATES, rates_on
 from ortkit.fusion.gemm.cpu_fp32_regions import family
 from ortkit.fusion.plan import compile_regions
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
+from ortkit.kernels.layouts.fp32_panels import layout
 from ortkit.rewrite.scope import Scope
+from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
 runs_wide = pytest.mark.skipif(
@@ -219,3 +221,47 @@ def test_bodies_of_control_flow(tmp_path: Path) -> None:
         feeds = {"x": x, "c": np.array(condition)}
         (want,), (got,) = run(proto, feeds), run(ir.to_proto(model), feeds, library=library)
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("known", "level", "rates"),
+    [
+        ("zen4", "native", "zen4"), ("zen4", "x86-64-v3", ""), ("", "native", ""),
+        ("zen9", "native", ""),
+    ],
+)  # fmt: skip
+def test_rates_are_those_of_the_microarchitecture_where_it_is_the_target(
+    known: str, level: str, rates: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "native_microarchitecture", lambda: known)
+    monkeypatch.setattr(cpu, "native_level", lambda: "x86-64-v4-bf16")
+    assert rates_on(Target("cpu", level)) is RATES[rates]
+
+
+def test_every_microarchitecture_has_rates_of_every_number_of_rows_and_panel() -> None:
+    for rates in RATES.values():
+        for one in (rates.runtime, rates.ours):
+            limits = [limit for limit, _ in one]
+            assert limits == sorted(limits)
+            assert limits[-1] == 1 << 62
+        assert all(layout(512, columns).shape[-1] in rates.deep for columns in range(64, 300))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "name"),
+    [
+        ("AuthenticAMD", 25, 17, "zen4"), ("AuthenticAMD", 25, 0x61, "zen4"),
+        ("AuthenticAMD", 25, 1, ""), ("AuthenticAMD", 26, 17, ""), ("GenuineIntel", 25, 17, ""),
+        ("GenuineIntel", 6, 143, ""),
+    ],
+)  # fmt: skip
+def test_processors_are_told_apart(vendor: str, family: int, model: int, name: str) -> None:
+    assert cpu.microarchitecture_of(vendor, family, model) == name
+
+
+@pytest.mark.parametrize("facts", [{}, {"cpu family": "x", "model": "1"}, {"model": "17"}])
+def test_an_unreadable_processor_has_the_rates_of_its_level(
+    facts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "_cpu_facts", lambda: facts)
+    assert cpu.native_microarchitecture() == ""

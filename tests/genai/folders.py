@@ -31,11 +31,12 @@ def genai_folder(path: Path, model: onnx.ModelProto | None = None, **options: An
 def add_tokenizer(folder: Path) -> None:
     """Let each letter, and the space as the letter that bytes are written as, be a token."""
     vocabulary = {letter: 2 + index for index, letter in enumerate("Ġabcdefghijklmnopqrstuvwxyz")}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     content = {
         "version": "1.0",
         "added_tokens": [],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-        "decoder": {"type": "ByteLevel"},
+        "pre_tokenizer": {**level, "use_regex": True},
+        "decoder": level,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     }
     (folder / "tokenizer.json").write_text(json.dumps(content))

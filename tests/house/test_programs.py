@@ -27,7 +27,9 @@ _GUIDES = "tests/house/test_guides.py"
 _SESSIONS = "tests/house/test_sessions_doc.py"
 _OPS = "tests/extend/test_custom_ops_doc.py"
 _PROVIDERS = "tests/provider/test_python_doc.py"
+_UPGRADES = "tests/upgrades/test_guide.py"
 _DEPLOY = "tests/native/test_deploy_guide.py"
+_PACKAGE = "tests/integrations/test_provider_package.py"
 _SERVERS = "tests/integrations/test_server_guides.py"
 #: The test that runs what a page has of a language.
 RUN_BY = {
@@ -49,9 +51,13 @@ RUN_BY = {
     ("guides/gpu", "python"): _GUIDES,
     ("guides/gpu", "sh"): _SHELL,
     ("guides/integrations", "python"): _HERE,
+    ("guides/integrations/mlflow", "python"): _SERVERS,
+    ("guides/integrations/mlflow", "sh"): _SHELL,
     ("guides/integrations/mlserver", "json"): _SERVERS,
     ("guides/integrations/mlserver", "python"): _SERVERS,
     ("guides/integrations/mlserver", "sh"): _SERVERS,
+    ("guides/integrations/provider-package", "python"): _PACKAGE,
+    ("guides/integrations/provider-package", "sh"): _SHELL,
     ("guides/integrations/ray-serve", "python"): _SERVERS,
     ("guides/integrations/ray-serve", "sh"): _SHELL,
     ("guides/integrations/triton", "sh"): _SHELL,
@@ -64,6 +70,9 @@ RUN_BY = {
     ("guides/provider", "sh"): _SHELL,
     ("guides/providers", "pycon"): _PROVIDERS,
     ("guides/providers", "python"): _PROVIDERS,
+    ("guides/upgrades", "console"): _UPGRADES,
+    ("guides/upgrades", "python"): _UPGRADES,
+    ("guides/upgrades", "yaml"): _UPGRADES,
     ("reference/model_page", "python"): _HERE,
     ("sessions", "pycon"): _SESSIONS,
     ("sessions/compare", "console"): _SESSIONS,

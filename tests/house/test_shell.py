@@ -42,17 +42,24 @@ _WAITS = "it serves until it is stopped; tests/tune/test_runners.py starts both"
 _CASES = "1,884 cases take minutes; tests/provider/test_conformance.py runs them all"
 _GPU = "it needs a GPU"
 #: Why a command is not run: (the name of a page, how the command begins) -> the reason.
+_FETCHES = "it needs a package index; tests/upgrades/test_compare_versions.py fetches versions"
 NOT_RUN = {
     ("README", 'pip install ".[cpu]"'): _INSTALLS,
     ("README", "scripts/demo"): "it makes an environment; scripts/release runs the demo",
     ("docs/getting-started", "pip install "): _INSTALLS,
     ("docs/guides/gpu", "ortkit verify "): _GPU,
+    ("docs/guides/integrations/mlflow", "pip install "): _INSTALLS,
     ("docs/guides/integrations/mlserver", "pip install "): _INSTALLS,
+    ("docs/guides/integrations/provider-package", "pip wheel "): (
+        "it installs what builds; tests/integrations/test_provider_package.py runs it"
+    ),
     ("docs/guides/integrations/ray-serve", "pip install "): _INSTALLS,
     ("docs/guides/provider", "ortkit provider test "): _CASES,
     ("docs/guides/tuning", "python -m tvm.exec.rpc_"): _WAITS,
     ("docs/guides/tuning", "ortkit tune model.onnx --runner rpc:"): _WAITS,
     ("docs/guides/tuning", "scripts/tune-defaults "): _MEASURES,
+    ("docs/guides/upgrades", "ortkit compare bert.onnx --onnxruntime "): _FETCHES,
+    ("docs/guides/upgrades", "ortkit bisect --onnxruntime-optimizers "): _FETCHES,
     ("docs/benchmarks/cpu", "scripts/bench "): _MEASURES,
     ("docs/benchmarks/cpu", "scripts/test -k region_fuzz"): "the suite has this test",
     ("docs/benchmarks/spelling", "scripts/bench "): _MEASURES,
@@ -184,6 +191,7 @@ SLOW: dict[str, Callable[[Path], None]] = {
     "docs/concepts/library": library,
     "docs/guides/gpu": bert,
     "docs/guides/llm": language_models,
+    "docs/guides/integrations/provider-package": bert,
     "docs/guides/provider": bert,
     "docs/guides/tuning": ops,
     "docs/reference/model_page": two_models,

@@ -66,3 +66,17 @@ def test_the_guide_of_ray_serve(
     for text in blocks("ray-serve", "python"):
         exec(text, names)
     assert "(1, 16, 64)" in capsys.readouterr().out
+
+
+@needs("mlflow", extra="mlflow")
+def test_the_guide_of_mlflow(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((folder / "store").as_uri())
+    names: dict[str, Any] = {}
+    for text in blocks("mlflow", "python"):
+        exec(text, names)
+    assert "(1, 16, 64)" in capsys.readouterr().out

@@ -81,6 +81,11 @@ def test_nothing_is_stored_on_a_busy_machine(
     assert run(["calibrate"]) == 1
     assert "(kernel 40%); nothing was written; end what else runs" in capsys.readouterr().err
     assert stored_calibration() is None
+    busy = replace(done, noise={}, others_cpus=1.7)
+    monkeypatch.setattr(calibration_module, "calibrate", lambda progress: busy)
+    assert run(["calibrate"]) == 1
+    assert "other processes use 1.7 processors; nothing was" in capsys.readouterr().err
+    assert stored_calibration() is None
     found = Calibration(machine=machine())
     monkeypatch.setattr(
         calibration_module, "calibrate", lambda progress: replace(done, noise={"node": 0.1})

@@ -431,7 +431,7 @@ def test_the_page_about_it_runs(tmp_path: Path, cache: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "guides" / "provider.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     scripts = [block for block in blocks if "pytest" not in block]
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     for block in blocks:
         compile(block, str(page), "exec")
     onnx.save(models.build("bert"), tmp_path / "model.onnx")

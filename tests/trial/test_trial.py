@@ -81,6 +81,14 @@ def test_int8_is_bounded_by_the_heavy_share(monkeypatch: pytest.MonkeyPatch) -> 
     assert outlook(FACTS)[0].known == "not known"
 
 
+def test_bf16_is_for_processors_that_multiply_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags, known in (({"avx2"}, "no gain"), ({"avx512_bf16"}, "not known")):
+        monkeypatch.setattr(outlook_module, "_cpu_flags", lambda flags=flags: frozenset(flags))
+        (bf16,) = (one for one in outlook(FACTS) if one.what.startswith("bf16"))
+        assert bf16.known == known
+        assert ("--precision bf16" in bf16.basis) == (known == "not known")
+
+
 def test_a_gpu_is_bounded_by_the_slowest_of_three() -> None:
     a10 = next(one for one in outlook(FACTS) if one.what == "NVIDIA A10, fp32")
     # 10 GFLOP at 31.2 TFLOP/s, 400 MB at 600 GB/s, 100 kernels at 5 µs.
@@ -93,7 +101,7 @@ def test_no_gain_is_said_where_there_is_none(extra: tuple[str, ...]) -> None:
     facts = Facts(1.0, 0.5 if extra else 0.0, frozenset(extra), 1, 0, 0)
     found = outlook(facts)
     assert found[0].known == "no gain"
-    assert {one.known for one in found[2:]} == {"not known"}
+    assert {one.known for one in found[3:]} == {"not known"}
 
 
 def test_a_trial_without_time_or_feedable_inputs_still_answers(tmp_path: Path) -> None:

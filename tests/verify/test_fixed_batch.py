@@ -9,10 +9,14 @@ import onnx_ir as ir
 import pytest
 from small_models import model, random_weights
 
+import ortkit
 from ortkit import OptimizeOptions, optimize
+from ortkit.graph.batch.cut import Cut, cut_batch
 from ortkit.verify import fixed_batch
+from ortkit.verify.exchange import read_values
 from ortkit.verify.fixed_batch import BatchVerifier, verifier_of
 from ortkit.verify.pair import verify_models
+from ortkit.verify.repeated import RepeatedVerifier, row_axes
 from ortkit.verify.verifier import Verifier
 
 WEIGHTS = {"w": random_weights(16, 16), "s": np.array([32 * 4, 16]), "t": np.array([32, 4, 16])}
@@ -61,6 +65,17 @@ def test_a_model_that_mixes_rows_is_run_less_often(monkeypatch: pytest.MonkeyPat
     assert verify_models(original, original, coverage="full").samples > 2
 
 
+def test_fewer_rows_on_fewer_sets_stand_for_others_where_they_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = model(BY_ROWS, WEIGHTS)
+    monkeypatch.setattr(fixed_batch, "_MOST_OPERATIONS", 0)
+    found = verify_models(original, original)
+    assert (found.verdict, found.samples) == ("yes", 2)
+    assert found.batch == "32 rows as 2: each is computed on its own"
+    assert verify_models(original, original, coverage="full").batch.startswith("32 rows as 3")
+
+
 def test_a_batch_that_is_too_large_to_be_made_up_is_compared_on_few_rows() -> None:
     text = f"g (float[{2**31}, 1024] x) => (float[{2**31}, 1024] y) {{ y = OP(x) }}"
     original, wrong = (model(text.replace("OP", op)) for op in ("Relu", "Abs"))
@@ -89,6 +104,8 @@ def test_kernels_run_with_all_rows_once(monkeypatch: pytest.MonkeyPatch) -> None
     text = """g (float[32, 64] x) => (float[32, 64] y) {
         a = Tanh(x) b = Exp(a) c = Erf(b) y = Mul(c, a)
     }"""
+    # The original is run with few rows only.
+    monkeypatch.setattr(BatchVerifier, "_verifier", None)
     report = optimize(model(text), OptimizeOptions(level=2)).report
     assert any(one.emitted_as for one in report.regions)
     found = report.verification
@@ -97,6 +114,32 @@ def test_kernels_run_with_all_rows_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.has_run
     assert found.batch.endswith("and kernels with all of them on 1 input set")
     assert found.values.compared
+
+
+def test_results_of_few_rows_are_repeated_to_all_of_them(tmp_path: Path) -> None:
+    original = model(BY_ROWS, WEIGHTS)
+    with verifier_of(original) as verifier:
+        assert isinstance(verifier, BatchVerifier)
+        made = verifier._all_rows(verifier._rows)
+        assert isinstance(made, RepeatedVerifier)
+        state = made.reference
+        assert state is not None
+        feeds = read_values(state.feeds[0])
+        want = state.expected(state.feeds[0])
+        runs = [one["y"] for one in state.runs(state.feeds[0])]
+    (got,) = ortkit.Session(original).run(feeds["x"]).values()
+    assert np.shape(feeds["x"]) == np.shape(want["y"]) == (32, 4, 16)
+    np.testing.assert_allclose(got, want["y"], rtol=1e-5)
+    assert runs
+    for run in runs:
+        np.testing.assert_allclose(run, want["y"], rtol=1e-3)
+
+
+def test_rows_that_are_not_a_whole_axis_are_not_repeated() -> None:
+    text = """g (float[32, 8] x) => (float[256] y) { y = Reshape(x, s) }"""
+    original = model(text, {"s": np.array([256])})
+    found = cut_batch(original, 3)
+    assert not isinstance(found, Cut) or row_axes(original, found) is None
 
 
 def test_what_a_batch_computes_does_not_depend_on_its_size() -> None:

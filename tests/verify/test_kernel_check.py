@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
 from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, signature
 
+from ortkit.isolation.ended import Ended, TimedOut
 from ortkit.kernels.link.linker import find_shim
 from ortkit.verify.kernels import check as kernel_check
 from ortkit.verify.kernels import process
 from ortkit.verify.kernels import verdicts as kernel_verdicts
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
+from ortkit.verify.kernels.job import Step
 from ortkit.verify.kernels.verdicts import Verdicts
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler")
@@ -182,3 +186,21 @@ def test_the_case_that_failed_is_named(tmp_path: Path) -> None:
     (row,) = check(FAULTS["batch 3"][0], tmp_path).rows
     assert row.reason.startswith("inputs [3, ")
     assert "values, 1 thread: output 0 off by" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("what", "ended", "verdict"),
+    [
+        ("kernel", TimedOut(1.0), "failed"),
+        ("judging", TimedOut(1.0), "not run"),
+        ("judging", Ended(), "failed"),
+    ],
+)
+def test_a_kernel_is_not_wrong_because_judging_it_takes_long(
+    what: Literal["kernel", "judging"], ended: Ended, verdict: str, tmp_path: Path
+) -> None:
+    checks = process.Checks([], None, (), tmp_path, 1.0)
+    checks._orders = [process.Order(SimpleNamespace(op_type="k"), "")]  # type: ignore[arg-type]
+    row = checks._ended_at(0, Step(0, what, 0, "inputs [3]"), ended)
+    assert row is not None
+    assert row.verdict == verdict

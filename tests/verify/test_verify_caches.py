@@ -49,7 +49,8 @@ def test_a_decoder_of_genai_is_verified(tmp_path: Path, packed: bool, total: str
     path = save(tmp_path, "m", genai_model(packed=packed, total=total))
     sizes = [dict(part.split(" ") for part in text.partition(";")[0].split(", "))
              for text in used(path)]  # fmt: skip
-    assert len(sizes) == 4
+    assert len(sizes) == 5
+    assert sizes[-1]["past_sequence_length"] == "247"  # a table of 256 positions, 7 new ones
     for each in sizes:
         past, new = int(each["past_sequence_length"]), int(each["sequence_length"])
         assert int(each[total]) == past + new
@@ -117,7 +118,7 @@ def test_the_length_of_a_mask_follows_from_the_graph(
     tmp_path: Path, spelling: str, names: dict[str, str]
 ) -> None:
     path = save(tmp_path, "m", renamed(build("decoder_kv", "tiny", spelling), names))
-    assert len(used(path)) == 4
+    assert len(used(path)) >= 4  # and one near the end of a table of positions, if there is one
 
 
 def sizes(built: ir.Model) -> tuple[tuple[Size, ...], ...]:

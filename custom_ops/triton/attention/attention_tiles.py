@@ -175,7 +175,13 @@ def _hopper_tiles(form: AttentionForm, width: int) -> tuple[HopperTile, ...]:
             (_ONE, 2 * _ROUND_OF_ONE),
         )
     )
-    return (first, second, _ONE) if is_by_row else (first, second, third, _THREE)
+    if is_by_row:
+        return first, second, _ONE
+    length = form.k.length
+    if form.mask is not None or (length.static is not None and length.static > _FEW_KEYS):
+        return first, second, third, _THREE
+    few = replace(_ONE_OF_FEW_KEYS, conditions=(Condition(length, at_most=_FEW_KEYS),))
+    return first, few, second, third, _THREE
 
 
 def _rounds(form: AttentionForm, tile: HopperTile) -> int:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.gemm.cpu_fp32 import Product, find_product, sizes_as_text, with_epilogues
 from ortkit.fusion.gemm.cpu_fp32_bodies import product_signature
-from ortkit.fusion.gemm.cpu_fp32_cost import LEAST_GAIN, multiplies, predict_product
+from ortkit.fusion.gemm.cpu_fp32_cost import LEAST_GAIN, multiplies, predict_product, rates_on
 from ortkit.fusion.regions.cost_model import gain_refusal
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import detached_constant
@@ -47,13 +47,13 @@ def family(search: Search) -> Iterator[Candidate]:
 
 def _best(search: Search, first: Product) -> Candidate | Refused:
     """Return the region with the longest epilogue that a kernel absorbs profitably."""
-    calibration, lost = load_calibration(), None
+    calibration, rates, lost = load_calibration(), rates_on(search.scope.target), None
     refused = _held_twice(search.scope, first) if search.in_place else None
     for one in () if refused else _choices(search, first):
         # Equal reshapes of rows may be one node.
         if not search.taken.isdisjoint(node for node in one.nodes if not is_reshape(node)):
             continue
-        prediction = predict_product(one, calibration)
+        prediction = predict_product(one, calibration, rates)
         if prediction.gain < LEAST_GAIN:
             refused = refused or Refused(gain_refusal(prediction.gain, LEAST_GAIN))
             continue

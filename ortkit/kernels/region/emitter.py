@@ -15,6 +15,9 @@ Expr: TypeAlias = Any
 class Emitter(Protocol):
     """Expressions of one element, and statements that compute them."""
 
+    is_rough: bool
+    """Whether results are rounded to half precision, and functions may be less exact."""
+
     # ---- statements
     def share(self, value: Expr) -> Expr:
         """Compute `value` once here; the result may be used any number of times."""

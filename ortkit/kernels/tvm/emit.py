@@ -52,6 +52,8 @@ class Emitter:
     ir: ModuleType = field(default_factory=lambda: import_module("tvm.ir"))
     may_alias: bool = False
     """Whether an output may lie where an input lies."""
+    is_rough: bool = False
+    """No functions are less exact here."""
     _parameters: list[Expr] = field(default_factory=list)
     _declarations: list[Expr] = field(default_factory=list)
     _blocks: list[_Block] = field(default_factory=lambda: [_Block()])

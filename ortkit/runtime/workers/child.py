@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 from ortkit.errors import UserError
 from ortkit.runtime.opening import SessionPlan, open_session
 from ortkit.runtime.options import explained
-from ortkit.runtime.ort import preload_onnxruntime
+from ortkit.runtime.ort import onnxruntime_in, preload_onnxruntime
 from ortkit.runtime.placement import read_placement
 from ortkit.runtime.tensor_files import (
     Entry,
@@ -123,9 +123,7 @@ class HeldSession:
     @_explains
     def load(self, plan: SessionPlan) -> Loaded:
         """Make the session."""
-        import onnxruntime
-
-        self.ort = onnxruntime
+        self.ort = onnxruntime = onnxruntime_in(plan.onnxruntime)
         before = usage()
         names = [name for name, _ in plan.providers]
         for name in names:

@@ -155,7 +155,8 @@ class _Interleaved:
             self.workers = {}
             for index in rotated(range(len(self.plans)), number):
                 if not self.samples[index].problem:
-                    self.workers[index] = stack.enter_context(Worker())
+                    worker = Worker.for_plan(self.plans[index])
+                    self.workers[index] = stack.enter_context(worker)
                     self.progress(f"process {number + 1}: load session {index + 1}")
                     self._guarded(index, lambda i: self._load(i, results[i] if results else None))
             self.progress(f"process {number + 1}: warm up")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ortkit.errors import RunError
+from ortkit.runtime.installation import Installation
 from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
 from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.ort import import_onnxruntime
@@ -15,7 +16,10 @@ from ortkit.runtime.targets import resolve
 
 
 def plan_session(
-    model: Path, settings: SessionSettings, scratch: Callable[[], Path]
+    model: Path,
+    settings: SessionSettings,
+    scratch: Callable[[], Path],
+    onnxruntime: Installation | None = None,
 ) -> SessionPlan:
     """Find everything that a session needs, as `Session` does, without making it.
 
@@ -23,6 +27,7 @@ def plan_session(
         model: The model's file; text is written to `scratch` as ONNX Runtime takes it.
         settings: How.
         scratch: Gives a folder that outlives the session.
+        onnxruntime: What makes it; None: the installed one.
 
     Raises:
         ModelError: There is no such model, or it is none.
@@ -30,10 +35,10 @@ def plan_session(
         RunError: `kernels="require"`, and there is no kernel library.
         UserError: A setting is not known.
     """
-    ort = import_onnxruntime()
+    known = import_onnxruntime() if onnxruntime is None else onnxruntime
     source = loadable(model, scratch)
     assert isinstance(source.content, Path)
-    providers = resolve(settings.target, ort, fallback=settings.fallback)
+    providers = resolve(settings.target, known, fallback=settings.fallback)
     notes = list(providers.notes)
     kernels = kernel_library(source.header, source.content, settings.kernels, trust=settings.trust)
     if kernels.refusal:
@@ -48,4 +53,5 @@ def plan_session(
         settings,
         tuple(notes),
         runs_bodies=kernels.loaded is None and bool(fused_ops(source.header)),
+        onnxruntime=None if onnxruntime is None else onnxruntime.folder,
     )

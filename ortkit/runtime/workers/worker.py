@@ -12,9 +12,10 @@ from ortkit.isolation.run import Imports, IsolatedObject
 from ortkit.runtime.opening import SessionPlan as SessionPlan
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.workers.child import ConcurrentRuns as ConcurrentRuns
-from ortkit.runtime.workers.child import HeldSession, Usage
+from ortkit.runtime.workers.child import HeldSession as HeldSession
 from ortkit.runtime.workers.child import Loaded as Loaded
 from ortkit.runtime.workers.child import Turn as Turn
+from ortkit.runtime.workers.child import Usage
 
 #: What a process has imported at first: its memory is what the model takes.
 IMPORTS: Imports = "nothing"
@@ -45,6 +46,11 @@ class Worker:
         """
         require_onnxruntime()
         self._held = IsolatedObject(HeldSession, None, imports=imports or IMPORTS)
+
+    @classmethod
+    def for_plan(cls, plan: SessionPlan) -> Self:
+        """Start a process that can import the ONNX Runtime of a plan."""
+        return cls(None if plan.onnxruntime is None else "nothing")
 
     def __enter__(self) -> Self:
         return self

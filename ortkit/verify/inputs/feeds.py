@@ -18,7 +18,7 @@ from ortkit.verify.inputs.covering import Level, covering
 from ortkit.verify.inputs.fixed_dims import demanded_sizes
 from ortkit.verify.inputs.guards import guards_of, is_elementwise
 from ortkit.verify.inputs.input_semantics import MASKS, InputUse, input_use
-from ortkit.verify.inputs.plans import SPECIAL, STYLES, USUAL_STYLES, Plan, styled, tamer
+from ortkit.verify.inputs.plans import SPECIAL, STYLES, USUAL_STYLES, Plan, Style, styled, tamer
 from ortkit.verify.inputs.relations import related_sizes, substituted
 from ortkit.verify.inputs.sizes import (
     MAX_ELEMENTS,
@@ -31,6 +31,7 @@ from ortkit.verify.inputs.sizes import (
     elements_of,
     fitted,
     free_inputs,
+    length_names,
     size_plans,
     sizes_of,
 )
@@ -122,6 +123,11 @@ class FeedMaker:
         return frozenset(atom.label for atom in atoms if atom is not None)
 
     @property
+    def lengths(self) -> frozenset[str]:
+        """The names of the free sizes that are lengths of sequences."""
+        return length_names(self.shapes) - self.fixed.keys() - self.related.keys()
+
+    @property
     def batches(self) -> frozenset[str]:
         """The names of the free sizes that are batches."""
         return batch_names(self.shapes) - self.fixed.keys() - self.related.keys()
@@ -139,7 +145,9 @@ class FeedMaker:
             seed: Decides the numbers.
             is_usual: Whether all numbers are usual ones.
         """
-        styles = USUAL_STYLES if is_usual else STYLES
+        styles: tuple[Style, ...] = USUAL_STYLES if is_usual else STYLES
+        if not any(use.takes_negative for use in self.uses):
+            styles = tuple(replace(each, backwards=False) for each in styles)
         kinds = dict.fromkeys(self.pasts, "past")
         values = covered_values(self.shapes, self.fixed, kinds, is_heavy=self.is_heavy)
         chosen = covering(values, level)

@@ -1,7 +1,8 @@
 """Which guards of a model are met on both sides, on the inputs that it is verified on.
 
 A guard decides by values: a comparison, the condition of a Where or an If, a bound of a Clip. What
-only sizes decide is no guard, but for an If.
+only sizes decide is no guard, but for an If and for a comparison of lengths or positions with a
+number.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below, subgraphs
 from ortkit.operators import where
 from ortkit.verify.inputs.feeds import Value
+from ortkit.verify.inputs.long import is_length_test, length_tests
 from ortkit.verify.steps import captured, computed_values
 
 _COMPARISONS = where(access="elementwise", dtype="bool", broadcasts=True)
@@ -39,6 +41,8 @@ class Guard:
     """Which bound of a Clip it is; empty for others."""
     asks_for_nan: bool = False
     """Whether it asks for NaN or infinities, which usual numbers do not lead to."""
+    of_input: bool = False
+    """Whether it asks an input, moved at most."""
 
 
 Side: TypeAlias = tuple[int, bool]
@@ -149,6 +153,7 @@ def _asked(index: int) -> str:
 def _conditions(model: ir.Model) -> Iterator[tuple[Guard, ir.Value]]:
     """Yield the guards of the main graph with their boolean values, each condition once."""
     computed, by_values = {*computed_values(model).values()}, _read_from_values(model)
+    by_values |= {node.outputs[0] for node in length_tests(model) if is_length_test(node)}
     shapes = Shapes.infer(model)
     seen: set[ir.Value] = set()
     for node in list(model.graph):
@@ -166,7 +171,9 @@ def _conditions(model: ir.Model) -> Iterator[tuple[Guard, ir.Value]]:
             seen.add(root)
             source = root.producer()
             asks = source is not None and source.op_type in ("IsNaN", "IsInf")
-            yield Guard(name, asks_for_nan=asks), condition
+            asked = source.inputs[0] if source is not None and asks else None
+            of_input = asked is not None and _root(asked).is_graph_input()
+            yield Guard(name, asks_for_nan=asks, of_input=of_input), condition
 
 
 def _read_from_values(model: ir.Model) -> set[ir.Value]:

@@ -27,6 +27,7 @@ _STYLES = (
     Style("negative", "zeros", edges=True),
     Style("huge", "ones"),
     Style("zeros", "zeros"),
+    Style("NaN", edges=True),
 )
 #: The number of sets that are added at most.
 _MOST_SETS: dict[Level, int] = {"quick": 2, "full": 4}
@@ -54,7 +55,8 @@ def with_guards_met(
     """
     probed = widened(model)
     guards = add_probes(probed)
-    reachable = [at for at, guard in enumerate(guards) if not guard.asks_for_nan]
+    # Usual numbers do not lead to NaN in a model: only an input can hold it.
+    reachable = [at for at, guard in enumerate(guards) if not guard.asks_for_nan or guard.of_input]
     wanted: set[Side] = {(at, side) for at in reachable for side in (True, False)}
     prune(probed)
     if not wanted or not probed.graph.inputs:

@@ -15,8 +15,8 @@ from ortkit.operators import where
 
 Meaning: TypeAlias = Literal[
     "free", "index", "mask", "additive mask", "position", "length", "target shape", "ones",
-    "axes", "start", "divisor", "trips", "corners", "unit", "positive", "narrow", "at least one",
-    "total length", "last key", "counted mask",
+    "axes", "start", "divisor", "trips", "iterations", "corners", "unit",
+    "positive", "narrow", "at least one", "total length", "last key", "counted mask",
 ]  # fmt: skip
 #: What masks of keys mean.
 MASKS: tuple[Meaning, ...] = ("mask", "additive mask", "counted mask")
@@ -31,6 +31,17 @@ class InputUse:
     meaning: Meaning = "free"
     bounds: tuple[Bound, ...] = ()
     shift: int = 0  # a constant that is added before the values are used as indices
+    counts_back: bool = False
+    """Whether negative indices count from the end, wherever the values are used."""
+    is_counted_with: bool = False
+    """Whether integers are no size, index or choice: only what is computed of them comes out."""
+
+    @property
+    def takes_negative(self) -> bool:
+        """Whether indices may be negative, as far as their smallest is known."""
+        return (
+            self.meaning == "index" and self.counts_back and bool(self.bounds) and not self.shift
+        )
 
 
 #: Ops that hand a value on, with the inputs for which they do: it may change its shape or type.
@@ -59,6 +70,10 @@ _INDEXED: dict[str, tuple[tuple[int, int, str, int], ...]] = {
     "EmbedLayerNormalization": ((0, 2, "", 0), (1, 4, "", 0), (8, 3, "", 0)),
     "TensorScatter": ((2, 0, "axis", -2),),
 }
+#: Those of ONNX's own whose index -1 is the last one.
+_COUNTING_BACK = frozenset(
+    {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}
+)
 #: The two ops of one name take their inputs in different orders, so the domain decides.
 _ROTARY = {"": (3, 1, "", 0), "com.microsoft": (1, 2, "", 0)}
 
@@ -67,7 +82,7 @@ _MEANINGS: dict[tuple[str, int], Meaning] = {
     ("Reshape", 1): "target shape", ("Expand", 1): "ones", ("Tile", 1): "ones",
     ("ConstantOfShape", 0): "ones", ("Slice", 1): "start", ("Slice", 2): "trips",
     ("Slice", 3): "axes", ("Slice", 4): "ones", ("Pad", 1): "start", ("TopK", 1): "ones",
-    ("Unsqueeze", 1): "axes", ("CumSum", 1): "axes", ("Loop", 0): "trips",
+    ("Unsqueeze", 1): "axes", ("CumSum", 1): "axes", ("Loop", 0): "iterations",
     ("Range", 0): "start", ("Range", 1): "trips", ("Range", 2): "ones", ("OneHot", 1): "trips",
     ("Resize", 2): "ones", ("Resize", 3): "ones", ("Upsample", 1): "ones",
     ("ReduceSum", 1): "axes", ("ReduceMean", 1): "axes", ("ReduceMax", 1): "axes",
@@ -114,6 +129,7 @@ def input_use(value: ir.Value, model: ir.Model) -> InputUse:
             "index",
             tuple(bound for each in indexed for bound in each.bounds),
             max(each.shift for each in indexed),
+            all(each.counts_back for each in found),
         )
         return replace(use, meaning=named) if named in ("position", "length") else use
     for each in found:
@@ -123,7 +139,38 @@ def input_use(value: ir.Value, model: ir.Model) -> InputUse:
         return InputUse("mask" if found else "additive mask")
     if named is not None:
         return InputUse(named)
-    return InputUse("mask") if found and _rank(value) >= 2 else InputUse()
+    if found and _rank(value) >= 2:
+        return InputUse("mask")
+    return InputUse(is_counted_with=not is_float(value) and _is_counted_with(value))
+
+
+def _is_counted_with(value: ir.Value) -> bool:
+    """Say whether integers are only computed with: any of them is one that the model takes."""
+    waiting, seen = [value], {value}
+    while waiting:
+        current = waiting.pop()
+        for node, index in current.uses():
+            if node.domain or node.op_type not in _ARITHMETIC:
+                return False
+            if index and node.op_type in _MOVES | _REDUCTIONS and node.op_type != "Concat":
+                return False
+            is_bounded = node.op_type == "Mod" and not index and _is_one_number(node.inputs[1])
+            if is_bounded or node.op_type in _COMPARISONS:
+                continue
+            new = [each for each in node.outputs if not is_float(each) and each not in seen]
+            seen.update(new)
+            waiting += new
+    return True
+
+
+_MOVES = where(moves_only=True)
+_REDUCTIONS = frozenset({"ReduceMax", "ReduceMin", "ReduceSum"})
+_ARITHMETIC = where(access="elementwise") | _MOVES | _REDUCTIONS | {"Cast"}
+
+
+def _is_one_number(value: ir.Value | None) -> bool:
+    array = constant_array(value, limit=1) if value is not None else None
+    return array is not None and array.size == 1
 
 
 def _is_counted(value: ir.Value) -> bool:
@@ -195,9 +242,11 @@ def _use(
     for indices, data, attribute, default in rows:
         if index == indices:
             axis = node.attributes.get_int(attribute, default) if attribute else default
-            return InputUse("index", _axis_size(node.inputs[data], axis, arguments))
+            counts_back = not node.domain and node.op_type in _COUNTING_BACK
+            size = _axis_size(node.inputs[data], axis, arguments)
+            return InputUse("index", size, counts_back=counts_back)
     if node.op_type == "OneHot" and index == 0:
-        return InputUse("index", _constant_bound(node.inputs[1]))
+        return InputUse("index", _constant_bound(node.inputs[1]), counts_back=True)
     if (node.op_type, index) in _TIMED:
         attribute, default = _TIMED[node.op_type, index]
         axis = node.attributes.get_int(attribute, default) if attribute else default
@@ -237,6 +286,12 @@ def _added(node: ir.Node, index: int) -> int:
     return max(0, int(array.max()))
 
 
+#: Operators whose result has the shape of their first input.
+_KEEPING_SHAPE = where(access="elementwise", broadcasts=False) | {
+    "BatchNormalization", "Cast", "DequantizeLinear", "Identity", "LayerNormalization", "Softmax",
+}  # fmt: skip
+
+
 def _axis_size(
     value: ir.Value | None, axis: int, arguments: Mapping[ir.Value, ir.Value | None]
 ) -> tuple[Bound, ...]:
@@ -253,7 +308,7 @@ def _axis_size(
             value = arguments[value]
             continue
         node = value.producer()
-        if node is None or node.op_type not in ("Cast", "DequantizeLinear", "Identity"):
+        if node is None or node.op_type not in _KEEPING_SHAPE or not node.inputs:
             return ()
         value = node.inputs[0]
     return ()

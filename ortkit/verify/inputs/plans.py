@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 Floats: TypeAlias = Literal[
-    "normal", "large", "sparse", "zeros", "special", "positive", "negative", "huge"
+    "normal", "large", "sparse", "zeros", "special", "NaN", "positive", "negative", "huge"
 ]
-"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows; all zero; with
-infinities, NaN, the largest and the smallest numbers of the type; scaled by 100 and of one sign;
-positive and scaled by 100 twice."""
+"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows; all zero. `special`
+has infinities, NaN, the largest and the smallest numbers of the type, `NaN` only that. The others
+are scaled by 100 and of one sign; huge ones by 10,000."""
 Masks: TypeAlias = Literal["right", "left", "holes", "mixed", "ones", "zeros"]
 """Where the zeros of a mask are: at the end, at the start, anywhere but in front; `mixed` takes
 in turn left padding, a row of zeros, holes and a row of ones; nowhere; everywhere."""
@@ -29,7 +29,10 @@ class Plan:
     floats: Floats = "normal"
     mask: Masks = "right"
     edges: bool = False
-    """Whether indices take the first and the last value, and numbers meet the guards."""
+    """Whether indices take the first and the last value, numbers meet the guards, and the mean of
+    some rows of normal numbers is large beside what they differ by."""
+    backwards: bool = False
+    """Whether some indices count from the end, as negative ones."""
     past: int | None = None
     """Tokens in the caches; None if that is only known from the sizes' names."""
     new: int | None = None
@@ -55,8 +58,9 @@ class Plan:
 
 _FLOATS: dict[Floats, str] = {
     "normal": "", "large": "large values", "sparse": "small values and zero rows",
-    "zeros": "zeros", "special": "infinities and NaN", "positive": "large positive values",
-    "negative": "large negative values", "huge": "huge positive values",
+    "zeros": "zeros", "special": "infinities and NaN", "NaN": "NaN",
+    "positive": "large positive values", "negative": "large negative values",
+    "huge": "huge positive values",
 }  # fmt: skip
 _MASKS: dict[Masks, str] = {
     "right": "", "left": "masks padded on the left", "holes": "masks with holes",
@@ -71,13 +75,14 @@ class Style:
     floats: Floats = "normal"
     mask: Masks = "right"
     edges: bool = False
+    backwards: bool = False
 
 
 #: The styles of the sets of a covering design in turn.
 STYLES = (
     Style(),
     Style("large", "mixed", edges=True),
-    Style("normal", "holes", edges=True),
+    Style("normal", "holes", edges=True, backwards=True),
     Style("sparse", "left"),
     Style("zeros", "right"),
     Style("normal", "mixed", edges=True),
@@ -95,7 +100,8 @@ _WINDOW = 32
 
 def styled(plan: Plan, style: Style) -> Plan:
     """Return a plan for the same sizes in another style."""
-    return replace(plan, floats=style.floats, mask=style.mask, edges=style.edges)
+    plan = replace(plan, floats=style.floats, mask=style.mask)
+    return replace(plan, edges=style.edges, backwards=style.backwards)
 
 
 @dataclass(frozen=True)
@@ -114,8 +120,11 @@ class _Tamer:
 
     def _tried(self) -> Iterator[Plan]:
         plan = self.plan
+        if plan.backwards:
+            plan = replace(plan, backwards=False)
+            yield plan
         yield replace(plan, floats="normal", mask="left" if plan.mask == "mixed" else plan.mask)
-        tame = replace(plan, floats="normal", mask="right")
+        tame = replace(plan, floats="normal", mask="right", edges=False)
         yield tame
         windowed = {name: _windowed(size) for name, size in plan.sizes.items()}
         yield self._resized(plan, windowed)
@@ -126,6 +135,7 @@ class _Tamer:
         yield self._resized(tame, dict.fromkeys(plan.sizes, max(others, default=1)))
         yield self._resized(tame, {n: max(size, 7) for n, size in plan.sizes.items()})
         yield replace(tame, sizes={**plan.sizes, **dict.fromkeys(self.batches, 1)})
+        yield replace(tame, seed=plan.seed + 1)  # other trips of a Loop
 
     def _resized(self, plan: Plan, sizes: Mapping[str, int]) -> Plan:
         """Return the plan with other sizes, but for those of a batch."""
@@ -136,8 +146,8 @@ class _Tamer:
 def tamer(plan: Plan, batches: frozenset[str]) -> Iterator[Plan]:
     """Yield plans in place of one that a model refuses, the most similar first.
 
-    They have usual numbers, multiples of 32, fewer elements, equal sizes, no size of 1, and at
-    last a batch of 1.
+    They have usual numbers, multiples of 32, fewer elements, equal sizes, no size of 1, a batch of
+    1, and at last other numbers.
 
     Args:
         plan: What was refused.

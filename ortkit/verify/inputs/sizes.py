@@ -36,6 +36,8 @@ _COVERED = {
     "audio": (1600, 3200, 1601, 4801), "frame": (32, 64, 131, 33, 7, 1), "channel": (3,),
     "head": (4, 2), "box": (9, 33, 131, 1, 20, 2), "length": (7, 33, 131, 1, 16, 2, 3),
 }  # fmt: skip
+#: The largest of the lengths.
+LONGEST = max(_COVERED["length"])
 #: Where the weights are so large that a long input takes seconds, lengths stay below this.
 _LONG = 64
 #: Tried when the first sizes do not run: powers of two for windows and patches, then little.
@@ -208,6 +210,11 @@ def batch_names(shapes: Sequence[tuple[Size, ...]]) -> frozenset[str]:
     return frozenset(name for name in _all_names(shapes) if _kind(name, shapes) == "batch")
 
 
+def length_names(shapes: Sequence[tuple[Size, ...]]) -> frozenset[str]:
+    """Return the names of the lengths of sequences."""
+    return frozenset(name for name in _all_names(shapes) if _kind(name, shapes) == "length")
+
+
 def _is_batch(name: str) -> bool:
     return re.search(_BY_NAME[0][0], name.lower()) is not None
 
@@ -245,13 +252,17 @@ def covered_values(
 
 def _kind(name: str, shapes: Sequence[tuple[Size, ...]]) -> str:
     """Return the kind of a size, by what its name says or by the axis where it stands."""
-    for pattern, kind in _BY_NAME:
-        if re.search(pattern, name.lower()):
-            return kind
     size = Dim.named(name)
     places = [(i, shape) for shape in shapes for i, each in enumerate(shape) if each == size]
+    is_first = not places or any(axis == 0 for axis, _ in places)
+    for pattern, kind in _BY_NAME:
+        # A letter alone is no batch where it stands behind the first axis.
+        if re.search(pattern, name.lower()) and (kind != "batch" or len(name) > 1 or is_first):
+            return kind
     if any(_is_image_axis(axis, shape) for axis, shape in places):
         return "image"
+    if any(axis == len(shape) - 2 and axis and shape[-1] == 4 for axis, shape in places):
+        return "box"
     is_batch = bool(places) and all(axis == 0 and len(shape) > 1 for axis, shape in places)
     return "batch" if is_batch else "length"
 

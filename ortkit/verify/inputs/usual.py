@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.graph.analysis.cost import model_cost
-from ortkit.graph.inline import inline_functions
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.plans import Plan
+from ortkit.verify.limits import operations
 
 #: A scale of one of 64 columns of 8 bits that is 5 % off is distinguished from rounding in 5 of
 #: 10 cases on 3 rows and in 10 on 16, a scale of 4 bits that is doubled in 1 on 3 and in 10 on 64
@@ -32,14 +31,7 @@ def usual_plans(maker: FeedMaker, model: ir.Model, level: Level, seed: int) -> t
     first, *others = maker.covering(level, seed, is_usual=True)
     if not maker.batches:
         return (first, *others)
-    operations = _operations(model, maker.completed(maker.with_batch(first, 1)))
-    rows = min(_ROWS, _MOST_OPERATIONS // max(1, operations))
+    row = operations(model, maker.completed(maker.with_batch(first, 1)).sizes)
+    rows = min(_ROWS, _MOST_OPERATIONS // max(1, row))
     most = max(first.sizes[name] for name in maker.batches)
     return (maker.with_batch(first, max(rows, most)), *others)
-
-
-def _operations(model: ir.Model, plan: Plan) -> int:
-    copy = model.clone()
-    if copy.functions:
-        inline_functions(copy)
-    return model_cost(copy, plan.sizes).flops

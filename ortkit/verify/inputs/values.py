@@ -21,6 +21,16 @@ _NUMERALS = ("0", "1", "2", "3.5", "-4")
 #: Floats are scaled by this where the squares of such numbers can be summed in their type.
 _LARGE = 100.0
 _LARGE_IN_HALVES = 10.0
+#: Of float16 and of other types: numbers near the end of its range, and as large in others.
+_HUGE = {True: 4096.0, False: 10_000.0}
+#: Integers that are only computed with: negative ones, and some whose products exceed 32 bits.
+_COUNTED_WITH = (-1, -7, 40_000, -40_001)
+#: What is added to positions where it is not known how many there are.
+_SHIFTED = 7
+#: Trips of a Loop in turn.
+_ITERATIONS = (3, 11, 1, 0, 4)
+#: The mean of rows whose standard deviation is 0.01, in half precision and in other types.
+_OFFSET = {True: 0.2, False: 0.5}
 #: The part of a tensor's elements that is given a number beside a guard, or an unusual one.
 _SPRINKLED = 8
 
@@ -51,7 +61,7 @@ def make_value(
     if dtype == ir.DataType.BOOL and use.meaning in ("free", "index"):
         made = _flags(shape, plan, random)
     elif use.meaning == "free":
-        made = _free(dtype, shape, plan, random, guards)
+        made = _free(use, dtype, shape, plan, random, guards)
     else:
         made = _meant(use, dtype, shape, plan, random, guards)
     return np.asarray(made).reshape(shape).astype(dtype.numpy())
@@ -65,6 +75,7 @@ def _flags(shape: tuple[int, ...], plan: Plan, random: np.random.Generator) -> n
 
 
 def _free(
+    use: InputUse,
     dtype: ir.DataType,
     shape: tuple[int, ...],
     plan: Plan,
@@ -76,6 +87,8 @@ def _free(
         beside = _beside(guards, whole=False)
         if dtype.bitwidth >= 16:
             beside = [number for number in beside if dtype.min <= number <= dtype.max]
+        if plan.floats == "NaN":
+            beside = [np.nan]
         if plan.floats == "special":
             beside = [*beside, np.inf, -np.inf, np.nan, -0.0, *_limits(dtype)]
         made = _sprinkled(made, beside, plan, random)
@@ -87,7 +100,8 @@ def _free(
         made = random.integers(low, high + 1, shape)
     else:
         made = random.integers(0, plan.int_bound, shape)
-    beside = [number for number in _beside(guards, whole=True) if low <= number <= high]
+    beside = _beside(guards, whole=True) + list(_COUNTED_WITH if use.is_counted_with else ())
+    beside = [number for number in beside if low <= number <= high]
     return _sprinkled(np.asarray(made), beside, plan, random)
 
 
@@ -102,11 +116,15 @@ def _styled(made: np.ndarray, dtype: ir.DataType, plan: Plan) -> np.ndarray:
         case "positive" | "negative":
             return np.asarray(np.abs(made) * (factor if plan.floats == "positive" else -factor))
         case "huge":
-            return np.asarray(np.abs(made) * factor * factor)
+            return np.asarray(np.abs(made) * _HUGE[dtype == ir.DataType.FLOAT16])
         case "sparse" if made.ndim:
             made = made if dtype.bitwidth <= 8 else made / _LARGE
             made.reshape(-1)[::7] = 0.0
             made.reshape(-1, made.shape[-1] or 1)[1::4] = 0.0
+        case "normal" if plan.edges and made.ndim and dtype.bitwidth > 8:
+            # The mean of some rows is large beside what their elements differ by.
+            rows = made.reshape(-1, made.shape[-1] or 1)
+            rows[::4] = rows[::4] / _LARGE + _OFFSET[dtype.bitwidth == 16]
         case "zeros":
             return np.zeros_like(made)
     return made
@@ -155,7 +173,11 @@ def _meant(
     """Make numbers with a meaning; shapes are right, types are set by the caller."""
     match use.meaning:
         case "index":
-            return _indices(_limit(use, plan), shape, plan, random, guards)
+            made = _indices(_limit(use, plan), shape, plan, random, guards)
+            counts_back = use.counts_back and use.bounds and not use.shift
+            return (
+                _counted_back(made, _limit(use, plan)) if counts_back and plan.backwards else made
+            )
         case "position":
             return _positions(use, shape, plan)
         case "mask":
@@ -178,6 +200,8 @@ def _meant(
             return np.zeros(shape)
         case "trips":
             return np.full(shape, 3 + plan.seed % 2)
+        case "iterations":
+            return np.full(shape, _ITERATIONS[plan.seed % len(_ITERATIONS)])
     return _ranged(use, dtype, shape, random)
 
 
@@ -224,13 +248,27 @@ def _indices(
     return flat.reshape(shape)
 
 
+def _counted_back(made: np.ndarray, limit: int) -> np.ndarray:
+    """Name some indices from the end: every third one, the last one among them."""
+    flat = made.reshape(-1).copy()
+    flat[::-3] -= limit
+    return flat.reshape(made.shape)
+
+
 def _positions(use: InputUse, shape: tuple[int, ...], plan: Plan) -> np.ndarray:
-    """Count on from the past along the last axis, within the table of positions."""
-    start = _past(plan)
-    count = np.arange(start, start + (shape[-1] if shape else 1))
-    if use.bounds:
-        count = count % _limit(use, plan)
-    return np.broadcast_to(count.reshape(shape[-1:]), shape)
+    """Count on from the past along the last axis, within the table of positions.
+
+    Where numbers are to be unusual, rows differ in turn. One ends at the last row of the table.
+    One stands still at first, as behind padding on the left. One is as usual.
+    """
+    start, length = _past(plan), shape[-1] if shape else 1
+    count = np.arange(start, start + length)
+    rows = np.array(np.broadcast_to(count.reshape(shape[-1:]), shape))
+    if plan.edges and rows.ndim:
+        flat = rows.reshape(-1, length)
+        flat[0::3] += max(0, _limit(use, plan) - start - length) if use.bounds else _SHIFTED
+        flat[1::3] = np.maximum(flat[1::3] - length // 4, start)
+    return rows % _limit(use, plan) if use.bounds else rows
 
 
 def _limit(use: InputUse, plan: Plan) -> int:

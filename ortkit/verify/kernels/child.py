@@ -213,6 +213,7 @@ class Check:
             except Exception as error:
                 raise WrongError(one_line(error)) from error
             self.runs += 1
+            self.tell(Step(self.number, "judging", number, self.where))
             if not first or not all(map(same_bytes, first, got)):
                 self._judge(expected, got)
             first = first or got

@@ -72,7 +72,7 @@ class Step:
     """What is about to run, for when nothing follows."""
 
     kernel: int
-    what: Literal["body", "kernel"]
+    what: Literal["body", "kernel", "judging"]
     case: int
     where: str = ""
 

@@ -120,7 +120,10 @@ class Checks:
             return self._row(number, "not run", f"its sessions cannot be opened: {ended}")
         if last.what == "kernel" and self._is_interpreted and isinstance(ended, TimedOut):
             return self._row(number, "not run", _NO_TIME, needs_hardware=True)
-        if last.what == "kernel":
+        if last.what == "judging" and isinstance(ended, TimedOut):
+            # The kernel ran: results of large inputs take long to be judged.
+            return self._row(number, "not run", _NO_TIME)
+        if last.what != "body":
             return self._row(number, "failed", f"{last.where}: the process {ended}")
         kernels = list(self._job.kernels)
         bad_cases = (*kernels[number].bad_cases, last.case)

@@ -198,6 +198,24 @@ def test_many_blocks_of_few_keys_are_three_on_a_multiprocessor(
     assert hopper_sources(case.signature())[0][1].steps[0].registers == limit
 
 
+@pytest.mark.parametrize(
+    ("batch", "length"), [(1, 512), (8, 512), (32, 512), (32, 128), (1, 2048)]
+)
+def test_sizes_known_in_a_run_have_the_tiles_of_known_ones(batch: int, length: int) -> None:
+    body = replace(WIDE, heads=12, kv_heads=12)
+    known = Case(body, batch=batch, queries=length, keys=length)
+    named = Case(body, batch="b", queries="s", keys="t")
+    sources = sources_of(named.signature())
+    assert not isinstance(sources, Refused)
+    shapes = [one.shape for one in feeds_of(named, {"b": batch, "s": length, "t": length})]
+    sizes = sizes_of(named.signature(), shapes)
+    taken = sources[chosen([one.variant([0]) for one in sources], sizes, is_aligned=True)]
+    fixed = hopper_sources(known.signature())[0][1]
+    assert [(one.registers, one.workers) for one in taken.steps] == [
+        (one.registers, one.workers) for one in fixed.steps
+    ]
+
+
 def test_without_keys_there_is_nothing_to_copy() -> None:
     case = CASES["width 64"]
     sources = sources_of(case.signature())
