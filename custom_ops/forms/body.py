@@ -36,9 +36,10 @@ class Body:
         """The number of each input, by its name."""
         return {name: index for index, name in enumerate(self.function.input)}
 
-    def nodes(self, op_type: str) -> list[onnx.NodeProto]:
-        """Return the nodes of one standard operator."""
-        return [n for n in self.function.node if n.op_type == op_type and not n.domain]
+    def nodes(self, op_type: str, domain: str = "") -> list[onnx.NodeProto]:
+        """Return the nodes of one operator."""
+        wanted = domain, op_type
+        return [n for n in self.function.node if (n.domain, n.op_type) == wanted]
 
     def producer(self, name: str, op_type: str) -> onnx.NodeProto | None:
         """Return the node that makes `name` if it is of this operator."""

@@ -3,7 +3,7 @@ results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -32,9 +32,21 @@ class Finish:
 
 
 @refusals
-def read_finish(body: Body, start: str, shape: tuple[int | str, ...]) -> Finish | Refused:
-    """Read all nodes that depend on the product; results are of `shape`."""
-    nodes = _dependent(body.function.node, start)
+def read_finish(
+    body: Body,
+    start: str,
+    shape: tuple[int | str, ...],
+    before: Sequence[onnx.NodeProto] = (),
+) -> Finish | Refused:
+    """Read all nodes that depend on the product.
+
+    Args:
+        body: The region's.
+        start: The product.
+        shape: Of the results.
+        before: Steps that the product's own operator takes, such as its bias.
+    """
+    nodes = _dependent([*before, *body.function.node], start)
     made = {start, *(name for node in nodes for name in node.output)}
     extras: dict[str, int] = {}
     for node in nodes:

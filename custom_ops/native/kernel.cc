@@ -21,13 +21,18 @@ constexpr double kSlicePicoseconds = 16e6;
 // Units of single points are cut where full vectors begin.
 constexpr int64_t kVector = 64;
 
+// A slice should take this many times what each slice does in addition to its units.
+constexpr double kSliceShare = 4;
+
 // The units of one slice, by their cost.
 int64_t UnitsOfSlice(const CpuRun& run) {
   const int64_t points = SizeOf(run.spec->unit_points, run.symbols);
+  const double extra = kSliceShare * static_cast<double>(points) * run.spec->slice_picoseconds;
+  const double least = extra > kSlicePicoseconds ? extra : kSlicePicoseconds;
   const double shared = run.spec->shared_nanoseconds * 1e3 / static_cast<double>(run.units);
   const double unit = static_cast<double>(points) * run.spec->picoseconds_per_point + shared + 1;
-  if (unit * static_cast<double>(run.units) <= kSlicePicoseconds) return run.units;
-  int64_t slice = static_cast<int64_t>(kSlicePicoseconds / unit) + 1;
+  if (unit * static_cast<double>(run.units) <= least) return run.units;
+  int64_t slice = static_cast<int64_t>(least / unit) + 1;
   if (points == 1 && slice > kVector) slice = (slice + kVector - 1) / kVector * kVector;
   return slice < run.units ? slice : run.units;
 }

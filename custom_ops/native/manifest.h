@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 5
+#define ORTKIT_MANIFEST_VERSION 6
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
@@ -151,6 +151,7 @@ typedef struct OrtkitOp {
   OrtkitExtent unit_points;      /* for the cost of a unit */
   int32_t picoseconds_per_point;
   int32_t shared_nanoseconds;    /* and of all units together, however many: weights read from memory */
+  int32_t slice_picoseconds;     /* per point of a unit, of each slice, in addition to its units */
   OrtkitPairs may_inplace;       /* null: none; ONNX Runtime does not say which op it asks about */
   OrtkitCall call;               /* null: no kernel for the CPU */
   const OrtkitCudaKernel* cuda;  /* null: none for CUDA */

@@ -19,6 +19,8 @@ from ortkit.isolation.run import run_isolated
 from ortkit.refusal import RefusedError, refusals
 from ortkit.runtime.opening import SessionPlan
 from ortkit.verify.perturbed_runs import perturbed_copy
+from ortkit.verify.tolerances import SPREAD_FACTOR
+from ortkit.verify.verification import Verification
 
 #: Tokens of a prompt that is made up, and tokens that are decoded after a prompt.
 PROMPT, STEPS = 24, 40
@@ -67,6 +69,21 @@ class Agreement:
     def agrees(self) -> bool:
         """Whether the result chooses the same tokens, up to roundings."""
         return not self.other_choices and isfinite(self.logits_error)
+
+    @property
+    def is_within_noise(self) -> bool:
+        """Whether it agrees, and no logits are further off than roundings move the original's."""
+        return self.agrees and self.logits_error <= SPREAD_FACTOR * self.own_error
+
+    def settled(self, verification: Verification) -> Verification:
+        """Return the verdict on the decoder, of which this compares what is ill-conditioned.
+
+        Roundings move the caches of many layers by more than is allowed for a value. What they
+        are for are the logits of later tokens, which were compared.
+        """
+        if not self.is_within_noise:
+            return verification
+        return verification.settled("what is ill-conditioned was compared token by token")
 
     @property
     def lines(self) -> list[str]:

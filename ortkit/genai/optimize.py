@@ -105,6 +105,7 @@ def optimize_genai(
         agreement = None
         if options.verify:
             agreement = _agreement(given, new, layout, tokens, work, options)
+            models = [_settled(given, model, agreement) for model in models]
         _replace(new, target, work / "old")
     return OptimizedFolder(target, tuple(models), agreement)
 
@@ -217,6 +218,23 @@ def _agreement(
             fix="report it with the folder",
         )
     return found
+
+
+def _settled(
+    folder: GenaiFolder, model: OptimizedModel, agreement: Agreement | Refused
+) -> OptimizedModel:
+    """Return a model with its verdict; of the text decoder, also by its agreement."""
+    decoder, report = folder.decoder, model.report
+    if (
+        decoder is None
+        or model.filename != decoder.filename
+        or not isinstance(agreement, Agreement)
+    ):
+        return model
+    if report is None or report.verification is None:
+        return model
+    verification = agreement.settled(report.verification)
+    return replace(model, report=replace(report, verification=verification))
 
 
 def _replace(new: Path, target: Path, old: Path) -> None:

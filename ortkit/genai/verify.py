@@ -59,4 +59,11 @@ def verify_genai(
         for each in first.sections
     )
     with TemporaryFolder("genai") as work:
-        return VerifiedFolder(models, compare_folders(first, second, layout, tokens, work))
+        agreement = compare_folders(first, second, layout, tokens, work)
+    if isinstance(agreement, Agreement):
+        decoder = "" if first.decoder is None else first.decoder.name
+        models = tuple(
+            (name, agreement.settled(model) if name == decoder else model)
+            for name, model in models
+        )
+    return VerifiedFolder(models, agreement)

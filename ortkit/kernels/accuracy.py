@@ -16,11 +16,15 @@ ROUNDINGS: dict[str, float] = {
     "stem_conv": _IN_ONE_SUM,
     "expand_depthwise": _IN_ONE_SUM,
     "squeeze_excite": _IN_ONE_SUM,
+    # With tiles both operands become bfloat16, of which the body rounds one, at most; see
+    # `rounded_as_allowed`.
+    "matmul_nbits": 2.0,
 }
 #: Kinds that answer NaN and infinities otherwise than their bodies: all results of one tile of
 #: Winograd's are NaN where one is, and attention does not read what a mask hides.
-#: The maximum of a window with NaN is NaN; ONNX Runtime passes over NaN there.
-SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool")
+#: The maximum of a window with NaN is NaN; ONNX Runtime passes over NaN there. Rows of a product
+#: are rounded to int8: an infinite number leaves others of its block 0, or NaN.
+SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool", "matmul_nbits")
 #: Kinds whose kernels for CUDA give numbers where their bodies divide 0 by 0: a query that sees no
 #: key gets 0, or the bias of the values.
 NUMBER_FOR_NAN = ("attention",)

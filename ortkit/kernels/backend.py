@@ -30,6 +30,8 @@ class Launch:
         inplace: Pairs of an input and an output, by position, that may share memory.
         shared_nanoseconds: Fixed cost of all units, however many there are: weights are read from
             memory once.
+        slice_picoseconds: Per point of a unit, what each slice of units takes in addition, such
+            as to round rows that all its units read.
     """
 
     units: tuple[Extent, ...]
@@ -37,6 +39,7 @@ class Launch:
     picoseconds_per_point: int
     inplace: tuple[tuple[int, int], ...] = ()
     shared_nanoseconds: int = 0
+    slice_picoseconds: int = 0
 
     def numbered(self, symbols: Sequence[str]) -> Launch:
         """Return the same with `s<i>` for `symbols[i]`."""

@@ -205,12 +205,14 @@ CPU = Traits(
     cost_model="ortkit.fusion.regions.cost_model:CostModel",
     families=(
         "ortkit.fusion.gemm.cpu_bf16:family",
+        "ortkit.fusion.gemm.cpu_nbits:family",
         "ortkit.fusion.gemm.cpu_fp32_regions:family",
         "ortkit.fusion.attention.cpu:family",
         "ortkit.fusion.conv.one_axis:family",
     ),
     templates=(
         "gemm.bf16",
+        "gemm.nbits",
         "gemm.fp32",
         "conv.one_axis",
         "conv.pointwise",

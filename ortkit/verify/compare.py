@@ -15,6 +15,10 @@ TieCheck = Callable[[np.ndarray], np.ndarray]
 """Given the actual output, say for each element whether it is as good an answer."""
 
 
+#: How the reason begins of what roundings move by more than is allowed.
+ILL_CONDITIONED = "ill-conditioned"
+
+
 @dataclass(frozen=True)
 class OutputComparison:
     """What was found for one output, at worst over input sets and settings."""

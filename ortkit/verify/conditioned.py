@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ortkit.verify.compare import OutputComparison, compare_outputs
+from ortkit.verify.compare import ILL_CONDITIONED, OutputComparison, compare_outputs
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.rows import as_rows, row_errors, row_spread
 from ortkit.verify.tolerances import CAPS, SPREAD_FACTOR, TOLERANCES
@@ -160,7 +160,7 @@ def _compare_floats(
         return OutputComparison(name, dtype, worst, most, index, True)
     at = f" in row {list(index)}" if index else ""
     if is_capped[wrong].all():
-        reason = f"ill-conditioned{at}: roundings move it by more than is allowed"
+        reason = f"{ILL_CONDITIONED}{at}: roundings move it by more than is allowed"
         return OutputComparison(name, dtype, worst, most, index, True, 0, reason, True)
     reason = f"off by {worst:.4g} epsilons of {dtype}{at}, {most:.4g} are allowed"
     if np.isinf(worst):

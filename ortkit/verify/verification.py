@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from ortkit.verify.compare import OutputComparison
+from ortkit.verify.compare import ILL_CONDITIONED, OutputComparison
 from ortkit.verify.rewrite_check import RewriteCheck
 
 Verdict: TypeAlias = Literal["yes", "no", "partly", "not possible"]
@@ -83,6 +83,29 @@ class Verification:
             verdict="partly",
             reason=f"{reason}; not compared: {told(added)}",
             not_compared=self.not_compared + added,
+        )
+
+    def settled(self, remark: str) -> Verification:
+        """Return this verdict where another check compared what is ill-conditioned in this one.
+
+        Args:
+            remark: What that check did.
+        """
+        unsure = {
+            f"output {one.name!r}"
+            for one in self.outputs
+            if one.is_inconclusive and one.reason.startswith(ILL_CONDITIONED)
+        }
+        left = tuple(gap for gap in self.not_compared if gap.what not in unsure)
+        if self.verdict != "partly" or left == self.not_compared:
+            return self
+        missing = f"not compared: {told(self.not_compared)}"
+        instead = f"{remark}; not compared: {told(left)}" if left else remark
+        return replace(
+            self,
+            verdict="partly" if left else "yes",
+            reason=self.reason.replace(missing, instead),
+            not_compared=left,
         )
 
     def to_json(self, schema: int = 2) -> dict[str, object]:

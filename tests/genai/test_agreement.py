@@ -14,6 +14,8 @@ from ortkit.genai.folder import read_folder
 from ortkit.genai.layout import DecoderLayout, layout_of
 from ortkit.refusal import Refused
 from ortkit.runtime.opening import SessionPlan
+from ortkit.verify.compare import ILL_CONDITIONED, OutputComparison
+from ortkit.verify.verification import Gap, Verification, told
 from tests.genai.folders import genai_folder
 
 ROWS, WORDS, PROMPT = 12, 50, 4
@@ -64,6 +66,37 @@ def test_nan_of_a_result_does_not_agree(logits: np.ndarray) -> None:
     actual[5, 0] = np.nan
     found = agreement_of(logits, actual, noisy(logits, 0.01), tuple(range(ROWS)), PROMPT)
     assert not found.agrees
+
+
+def checked(*reasons: str) -> Verification:
+    """A verdict with an output for each reason why it was not compared."""
+    outputs = tuple(
+        OutputComparison(f"present.{n}", "float32", 9.0, 1.0, (), True, 0, reason, True)
+        for n, reason in enumerate(reasons)
+    )
+    gaps = tuple(Gap(f"output {one.name!r}", one.reason) for one in outputs)
+    return Verification("partly", f"4 sets; not compared: {told(gaps)}; 2 kernels", outputs,
+                        not_compared=gaps)  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", [0.02, 1e-6])
+def test_what_is_ill_conditioned_was_compared_token_by_token(
+    logits: np.ndarray, noise: float
+) -> None:
+    """Only if logits are no further off than roundings move them."""
+    tokens = tuple(range(ROWS))
+    found = agreement_of(logits, noisy(logits, 0.02, 3), noisy(logits, noise), tokens, PROMPT)
+    moved, late = f"{ILL_CONDITIONED} in row [1]", "there was no time"
+    whole, part = (found.settled(checked(*each)) for each in ([moved], [moved, late]))
+    if noise < 0.01:
+        assert (whole, part) == (checked(moved), checked(moved, late))
+        return
+    said = "what is ill-conditioned was compared token by token"
+    assert (whole.verdict, whole.not_compared) == ("yes", ())
+    assert whole.reason == f"4 sets; {said}; 2 kernels"
+    assert part.verdict == "partly"
+    assert [gap.reason for gap in part.not_compared] == [late]
+    assert f"{said}; not compared: output 'present.1' ({late})" in part.reason
 
 
 def test_rows_that_prefill_does_not_give(logits: np.ndarray) -> None:

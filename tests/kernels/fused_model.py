@@ -38,7 +38,6 @@ def fused_model(signature: RegionSignature, function: onnx.FunctionProto | None 
     """A model of one fused node, with the region (or `function`) as its model-local function."""
     function = function or signature.function()
     function.domain, function.name = DOMAIN, signature.op_type
-    opset = function.opset_import[0].version
     inputs = [spec.name for spec in signature.inputs]
     outputs = [spec.name for spec in signature.outputs]
     graph = helper.make_graph(
@@ -47,7 +46,7 @@ def fused_model(signature: RegionSignature, function: onnx.FunctionProto | None 
         [_value(spec) for spec in signature.inputs],
         [_value(spec, is_known=False) for spec in signature.outputs],
     )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [*function.opset_import, helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=10)
     onnx.checker.check_model(model)
     return model.SerializeToString()

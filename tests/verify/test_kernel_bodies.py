@@ -13,6 +13,7 @@ from ortkit.verify.kernels.blocks import Operand
 from ortkit.verify.kernels.bodies import pads_windows
 from ortkit.verify.kernels.expected import Expected
 from ortkit.verify.kernels.ops import OPS
+from ortkit.verify.kernels.ops_blocks import rounded_as_allowed
 from ortkit.verify.kernels.reference import Reference
 
 HEAD = '<opset_import: ["" : 21]> f '
@@ -98,3 +99,74 @@ def test_the_logarithm_of_no_exponentials() -> None:
     (some,) = run(None, {"x": np.array([1000.0, 1000.0])})
     assert nothing.tolist() == [-np.inf]
     assert some.tolist() == pytest.approx([1000 + np.log(2)])
+
+
+# ---- products with weights of a few bits
+def blocked(bits: int, level: int, operands: str = "x, w, s") -> onnx.FunctionProto:
+    return onnx.parser.parse_function(f"""
+        <opset_import: ["" : 21, "com.microsoft" : 1]> f (x, w, s, z, b) => (y) {{
+            y = com.microsoft.MatMulNBits <K = 96, N = 16, bits = {bits}, block_size = 32,
+                accuracy_level = {level}> ({operands}) }}""")
+
+
+def blocked_inputs(bits: int, rows: int = 5) -> list[np.ndarray]:
+    rng = np.random.default_rng(bits)
+    return [
+        rng.normal(size=(rows, 96)).astype(np.float32),
+        rng.integers(0, 256, (16, 3, 4 * bits), dtype=np.uint8),
+        rng.normal(size=48).astype(np.float32),
+        rng.integers(0, 256, 16 * -(-3 * bits // 8), dtype=np.uint8),
+        rng.normal(size=16).astype(np.float32),
+    ]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("operands", ["x, w, s", "x, w, s, z", "x, w, s, z, , b"])
+def test_weights_of_a_few_bits_are_those_of_onnx_runtime(bits: int, operands: str) -> None:
+    body, given = blocked(bits, 0, operands), blocked_inputs(bits)
+    (got,) = Reference(body)([x.astype(np.float64) if x.dtype.kind == "f" else x for x in given])
+    types = ["FLOAT", "UINT8", "FLOAT", "UINT8", "FLOAT"]
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, getattr(onnx.TensorProto, kind), x.shape)
+        for name, kind, x in zip("xwszb", types, given, strict=True)
+    ]
+    outputs = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [5, 16])]
+    graph = onnx.helper.make_graph(body.node, "g", inputs, outputs)
+    model = onnx.helper.make_model(graph, opset_imports=body.opset_import, ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString(),
+                                           providers=["CPUExecutionProvider"])  # fmt: skip
+    (want,) = session.run(None, dict(zip("xwszb", given, strict=True)))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+INT8 = ["Shape", "Reshape", "Abs", "ReduceMax", "Max", "Div", "Div", "Round", "Mul", "Reshape"]
+
+
+@pytest.mark.parametrize(("level", "added"), [(0, []), (1, []), (3, ["Cast", "Cast"]), (4, INT8)])
+def test_an_operand_is_rounded_where_its_accuracy_level_allows_it(
+    level: int, added: list[str]
+) -> None:
+    body, given = blocked(4, level), blocked_inputs(4)
+    rounded = rounded_as_allowed(body)
+    kinds = [node.op_type for node in rounded.node if node.op_type != "Constant"]
+    assert kinds == [*added, "MatMulNBits"]
+    wide = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in given]
+    reference = Reference(body)
+    (exact,), (moved,) = reference(wide), reference.moved(wide, 1.0, 0)
+    part = np.abs(moved - exact).max() / np.abs(exact).max()
+    assert (2.0**-10 < part < 2.0**-5) if added else part < 2.0**-20
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 21])
+def test_blocks_are_rounded_to_int8(opset: int) -> None:
+    body, (x, *weights) = blocked(4, 4), blocked_inputs(4)
+    body.opset_import[0].version = opset
+    x[0, :32] = 0
+    rounded = rounded_as_allowed(body)
+    del rounded.node[-1:]
+    rounded.output[0] = "y/rounded"
+    run = ReferenceEvaluator(rounded)
+    (got,) = run.run(None, dict(zip("xwszb", [x, *weights], strict=True)), attributes={})
+    blocks = x.reshape(-1, 32)
+    scale = np.maximum(np.abs(blocks).max(-1, keepdims=True), 1e-30) / 127
+    np.testing.assert_allclose(got, (np.round(blocks / scale) * scale).reshape(x.shape), rtol=1e-6)

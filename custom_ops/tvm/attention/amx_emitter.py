@@ -1,5 +1,4 @@
-"""The emitter with what rows of scores need in addition: the largest number of a vector, and
-sums."""
+"""The emitter with what rows of scores need in addition: the largest number of a vector."""
 
 from __future__ import annotations
 
@@ -12,16 +11,11 @@ from ..tile.registers import VECTOR
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
-# What there is no NaN among, and sums in any order.
+# What there is no NaN among.
 _FUNCTIONS = """
 declare float @llvm.vector.reduce.fmax.v16f32(<16 x float>)
-declare float @llvm.vector.reduce.fadd.v16f32(float, <16 x float>)
 define internal float @ortkit_largest(<16 x float> %x) alwaysinline {
   %result = call nnan float @llvm.vector.reduce.fmax.v16f32(<16 x float> %x)
-  ret float %result
-}
-define internal float @ortkit_sum(<16 x float> %x) alwaysinline {
-  %result = call reassoc float @llvm.vector.reduce.fadd.v16f32(float 0.0, <16 x float> %x)
   ret float %result
 }
 define internal i1 @ortkit_exceeds(<16 x float> %x, float %bound) alwaysinline {
@@ -47,10 +41,6 @@ class RowEmitter(Bf16Emitter):
     def largest_of(self, vector: Buffer) -> Expr:
         """Return the largest of 16 float32 on the stack; none is NaN."""
         return self.share(self.tir.call_extern("float32", "ortkit_largest", self._whole(vector)))
-
-    def sum_of(self, vector: Buffer) -> Expr:
-        """Return the sum of 16 float32 on the stack."""
-        return self.share(self.tir.call_extern("float32", "ortkit_sum", self._whole(vector)))
 
     def exceeds(self, vector: Buffer, bound: Expr) -> Expr:
         """Return whether any of 16 float32 on the stack is larger than a number; a NaN is not."""

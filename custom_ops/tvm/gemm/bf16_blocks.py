@@ -25,12 +25,14 @@ class Operands:
         stride: In elements.
         weight: Packed.
         depth: K rounded up to a multiple of 32.
+        origin: The element that the weight begins at; None if it is the first.
     """
 
     a: Buffer
     stride: int
     weight: Buffer
     depth: int
+    origin: Expr | None = None
 
 
 def shape_tiles(e: Bf16Emitter, upper: Expr, lower: Expr) -> None:
@@ -48,14 +50,15 @@ class Steps:
         first: The first step.
         count: How many.
         is_new: Whether sums begin; None if they always do.
-        turn: The number of the block of rows: each fetches a quarter of the next panel.
+        turn: The number of the block of rows: each fetches a quarter of the next panel. None if
+            there is nothing to fetch.
         left: How far into rows of A the first step lies, in elements.
     """
 
     first: Expr
     count: Expr
     is_new: Expr | None
-    turn: Expr
+    turn: Expr | None
     left: Expr
 
 
@@ -86,13 +89,16 @@ def tile_block(
     _begin(e, places, sums[0], steps.is_new)
     stride, width = e.i64(of.stride * 2), e.i64(_TILE_ROW)
     begin = e.share(start + steps.left)
-    across = e.share(strip * e.i64(of.depth * TILE) + steps.first * e.i64(PAIRS * TILE))
+    across = strip * e.i64(of.depth * TILE) + steps.first * e.i64(PAIRS * TILE)
+    across = e.share(across if of.origin is None else of.origin + across)
     quarter = TILE // 4
-    turn = e.share(e.tir.bitwise_and(steps.turn, e.i64(3)) * e.i64(quarter * PAIRS))
+    turn = None
+    if steps.turn is not None:
+        turn = e.share(e.tir.bitwise_and(steps.turn, e.i64(3)) * e.i64(quarter * PAIRS))
     with e.loop(steps.count) as step:
         left = begin + step * e.i64(PAIRS)
         right = across + step * e.i64(PAIRS * TILE)
-        for line in range(quarter * columns):
+        for line in range(0 if turn is None else quarter * columns):
             column, place = columns + line // quarter, line % quarter * PAIRS
             e.prefetch(of.weight, right + turn + e.i64(column * of.depth * TILE + place))
         for row in range(rows):

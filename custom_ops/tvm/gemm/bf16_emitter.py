@@ -16,6 +16,14 @@ TILE = 16
 #: Elements of bfloat16 in a row of a tile, and in a vector.
 PAIRS = 32
 
+#: The sum of a vector, in any order.
+SUM = """
+declare float @llvm.vector.reduce.fadd.v16f32(float, <16 x float>)
+define internal float @ortkit_sum(<16 x float> %x) alwaysinline {
+  %result = call reassoc float @llvm.vector.reduce.fadd.v16f32(float 0.0, <16 x float> %x)
+  ret float %result
+}
+"""
 # TVM 0.27 has bfloat16 in its own types only, so LLVM is handed functions whose vectors of it are
 # called uint16.
 _FUNCTIONS = """
@@ -48,7 +56,7 @@ class Bf16Emitter(TileEmitter):
     @property
     def llvm(self) -> tuple[str, ...]:
         """Modules of LLVM with functions that the kernel calls."""
-        return (_FUNCTIONS,)
+        return (SUM, _FUNCTIONS)
 
     # ---- vectors, outside of vector loops
     def part(self, buffer: Buffer, start: Expr, count: int) -> Expr:
@@ -77,6 +85,11 @@ class Bf16Emitter(TileEmitter):
     def dot(self, total: Expr, a: Expr, b: Expr) -> Expr:
         """Return total + a b of each of 16 neighbouring pairs, given as uint16."""
         return self.tir.call_extern("float32x16", "ortkit_dot", total, a, b)
+
+    def sum_of(self, vector: Buffer) -> Expr:
+        """Return the sum of 16 float32 on the stack, in any order."""
+        whole = self.row(vector, 0, TILE)
+        return self.share(self.tir.call_extern("float32", "ortkit_sum", whole))
 
     def pair(self, buffer: Buffer, start: Expr) -> Expr:
         """Return a vector of one pair of bfloat16, 16 times."""

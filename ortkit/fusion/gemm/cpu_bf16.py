@@ -34,7 +34,7 @@ def family(search: Search) -> Iterator[Candidate]:
         before = _before(scope, node)
         if before is None or not search.taken.isdisjoint(before):
             continue
-        epilogue = _epilogue_nodes(scope, node, search.taken)
+        epilogue = epilogue_nodes(scope, node, search.taken)
         lengths = range(len(epilogue), -1, -1)
         found = search.first(([*before, node, *epilogue[:count]] for count in lengths), KIND)
         if not isinstance(found, Candidate):
@@ -53,7 +53,7 @@ def _before(scope: Scope, product: ir.Node) -> list[ir.Node] | None:
     return None if weight is None else [wide, *weight.nodes]
 
 
-def _epilogue_nodes(scope: Scope, product: ir.Node, excluded: set[ir.Node]) -> list[ir.Node]:
+def epilogue_nodes(scope: Scope, product: ir.Node, excluded: set[ir.Node]) -> list[ir.Node]:
     """Return the epilogue of a matmul: pointwise nodes, each the only consumer of the one before.
 
     A last one may be read by others as well.

@@ -89,6 +89,7 @@ def _launch(record: Mapping[str, Any]) -> Launch:
         picoseconds_per_point=int(record["picoseconds_per_point"]),
         inplace=tuple((int(source), int(target)) for source, target in record["inplace"]),
         shared_nanoseconds=int(record["shared_nanoseconds"]),
+        slice_picoseconds=int(record["slice_picoseconds"]),
     )
 
 

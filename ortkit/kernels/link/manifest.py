@@ -16,7 +16,7 @@ from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 from ortkit.targets.cpu import LEVELS
 
-MANIFEST_VERSION = 5
+MANIFEST_VERSION = 6
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
@@ -177,6 +177,7 @@ def op_source(
         f"{name}_tensors, {len(launch.units)}, {name}_units, "
         f"{c_extent(f'{name}_points', 0, launch.points)}, "
         f"{launch.picoseconds_per_point}, {launch.shared_nanoseconds}, "
+        f"{launch.slice_picoseconds}, "
         f"{pairs_name(launch.inplace)}, "
         f"{'NULL' if op.cpu is None else f'call_{op.cpu.symbol}'}, "
         f"{'NULL' if op.cuda is None else f'&{name}_cuda'}}}\n"

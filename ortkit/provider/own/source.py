@@ -23,6 +23,7 @@ _PRELUDE = """#include "kernel.h"
 #include <stdatomic.h>
 
 #define SLICE_PICOSECONDS 16e6
+#define SLICE_SHARE 4
 #define VECTOR 64
 
 typedef int32_t (*Call)(char* const* data, const int64_t* sizes, int64_t begin, int64_t end);
@@ -45,13 +46,16 @@ static void run_slice(void* user, size_t index) {
 
 static inline int32_t run_step(OrtkitKernelContext* context, Call call, char* const* data,
                                const int64_t* sizes, int64_t units, int64_t points,
-                               int64_t picoseconds, int64_t shared_nanoseconds) {
+                               int64_t picoseconds, int64_t shared_nanoseconds,
+                               int64_t slice_picoseconds) {
   if (units <= 0) return 0;
   Work work = {call, data, sizes, units, units, 0};
   const double shared = (double)shared_nanoseconds * 1e3 / (double)units;
   const double unit = (double)points * (double)picoseconds + shared + 1;
-  if (unit * (double)units > SLICE_PICOSECONDS) {
-    int64_t slice = (int64_t)(SLICE_PICOSECONDS / unit) + 1;
+  const double extra = SLICE_SHARE * (double)points * (double)slice_picoseconds;
+  const double least = extra > SLICE_PICOSECONDS ? extra : SLICE_PICOSECONDS;
+  if (unit * (double)units > least) {
+    int64_t slice = (int64_t)(least / unit) + 1;
     if (points == 1 && slice > VECTOR) slice = (slice + VECTOR - 1) / VECTOR * VECTOR;
     if (slice < units) work.slice = slice;
   }

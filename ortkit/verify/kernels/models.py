@@ -13,6 +13,7 @@ from ortkit.graph.constants import constant_tensor
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Size
 from ortkit.graph.walk import nodes_below, roots
+from ortkit.verify.kernels.ops_blocks import rounded_as_allowed
 
 #: The domain of fused operators; see `ortkit.kernels.signature`.
 DOMAIN = "ortkit.fused"
@@ -89,7 +90,10 @@ def _described(
 
 
 def plain_model(kernel: KernelNode) -> onnx.ModelProto:
-    """Return a model of the node alone: all inputs, constants too, are inputs of the model."""
+    """Return a model of the node alone: all inputs, constants too, are inputs of the model.
+
+    Its function body, which says how far a kernel may be off, rounds where it may.
+    """
     names = [f"x{index}" for index in range(len(kernel.inputs))]
     results = [f"y{index}" for index in range(len(kernel.outputs))]
     return _model(kernel, [_call(kernel, names, results)], names, results)
@@ -137,6 +141,6 @@ def _model(
     return helper.make_model(
         helper.make_graph(nodes, "kernel", inputs, outputs),
         opset_imports=[helper.make_opsetid(*opset) for opset in kernel.opsets],
-        functions=[kernel.function],
+        functions=[rounded_as_allowed(kernel.function)],
         ir_version=kernel.ir_version,
     )

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortkit.operators import where
 from ortkit.verify.kernels.ops import OPS
+from ortkit.verify.kernels.ops_blocks import allowed_rounding, rounding_steps
 from ortkit.verify.kernels.promoted import promoted
 from ortkit.verify.tolerances import TOLERANCES
 
@@ -23,6 +24,7 @@ _EPSILON, _LARGEST = 2.0**-23, float(np.finfo(np.float32).max)
 #: In the left tail that sum cancels.
 _ONE_PLUS = frozenset({"Gelu"})
 Values = list[np.ndarray]
+Operands = list[np.ndarray | None]
 
 
 class Reference:
@@ -92,6 +94,7 @@ class Reference:
                 known[name] = change.on_input(name, array)
             for node in self._nodes:
                 operands = [known[name] for name in node.input]
+                operands = change.on_operands(node.onnx_node, operands)
                 for name, output in zip(node.output, node.run(*operands), strict=False):
                     known[name] = change.on_result(
                         node.op_type, operands, name, np.asarray(output)
@@ -106,6 +109,14 @@ class _Change:
     def on_input(self, name: str, x: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Return an input as the body reads it."""
         return x
+
+    def on_operands(
+        self,
+        node: onnx.NodeProto,  # noqa: ARG002
+        operands: Operands,
+    ) -> Operands:
+        """Return what an operator computes with."""
+        return operands
 
     def on_result(
         self,
@@ -162,6 +173,14 @@ class _Errors(_Change):
         if self._is_narrow:
             moved = np.where(np.abs(moved) > _LARGEST, np.copysign(np.inf, moved), moved)
         return np.asarray(moved)
+
+    def on_operands(self, node: onnx.NodeProto, operands: Operands) -> Operands:
+        """Return operands of which one may be rounded, moved by as much."""
+        x = operands[0] if operands else None
+        if x is None or allowed_rounding(node) is None:
+            return operands
+        steps = self._epsilons * rounding_steps(node, x)
+        return [x + steps * self._random.uniform(-1, 1, x.shape), *operands[1:]]
 
     def on_result(
         self, op_type: str, operands: Sequence[np.ndarray | None], name: str, x: np.ndarray

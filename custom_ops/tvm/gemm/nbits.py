@@ -1,0 +1,92 @@
+"""Matrix products with weights in 4 or 8 bits and a scale for each block: MatMulNBits.
+
+A region is `finish(A W)`: A float32, W as MatMulNBits has it, `finish` any chain of pointwise
+operators. The node's accuracy level lets a kernel round A, to int8 or to bfloat16. Rows are
+rounded to int8 with a scale for each block, as ONNX Runtime does. On processors with AMX many rows
+are rounded to bfloat16, and the weights too. Sums are float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, product
+from ortkit.refusal import Refused
+from ortkit.targets.cpu import has_bf16, has_tiles
+
+from ...forms.gemm_nbits import INT8_LEVEL, STEP, NBitsForm, read_nbits
+from .bf16_emitter import PAIRS
+from .nbits_bf16_writer import Bf16Writer
+from .nbits_emitter import BYTES
+from .nbits_int8_writer import Int8Writer
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Expr
+
+_LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
+# Of a row and a column, of one core: 1,000 GFLOP/s by tiles, 350 with VNNI, 150 without.
+_TILES_PICOSECONDS, _VNNI_PICOSECONDS, _AVX_PICOSECONDS = 2, 6, 13
+# A core reads weights at 11 GB/s from memory.
+_PICOSECONDS_PER_BYTE = 90
+# A slice of work rounds rows of A, an element in this time: 400 ps where it transposes them too.
+_PICOSECONDS_TO_ROUND, _PICOSECONDS_TO_TRANSPOSE = 100, 400
+_MOST_NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class NBitsProduct:
+    """One product of a region."""
+
+    form: NBitsForm
+
+    def refuses(self, level: str) -> Refused | None:
+        """Say why there is no kernel for a processor level."""
+        of = self.form
+        if level not in _LEVELS:
+            return Refused(f"processors of level {level} have no sums of products of bytes")
+        if not has_bf16(level) and any(t.dtype == "bfloat16" for t in of.signature.outputs):
+            return Refused(f"processors of level {level} do not round to bfloat16")
+        if has_tiles(level):
+            return Refused(f"blocks that are no multiple of {STEP}") if of.block % STEP else None
+        if of.level != INT8_LEVEL:
+            return Refused(f"processors of level {level} have no tiles")
+        if of.bits == 8 and not has_bf16(level):
+            return Refused(f"processors of level {level} have no VNNI, for weights in 8 bits")
+        if of.bits == 8 and of.zero is not None:
+            return Refused("zeros of weights in 8 bits")
+        return None
+
+    def launch(self, level: str) -> Launch:
+        """Units are panels of columns; points are rows."""
+        of = self.form
+        each, rounding = _VNNI_PICOSECONDS, _PICOSECONDS_TO_ROUND
+        if has_tiles(level):
+            each, rounding = _TILES_PICOSECONDS, _PICOSECONDS_TO_TRANSPOSE
+        elif not has_bf16(level):
+            each = _AVX_PICOSECONDS
+        bytes_read = of.columns * (of.depth * of.bits // 8 + of.depth // of.block * 4)
+        return Launch(
+            (Extent(-(-of.columns // PAIRS)),),
+            product(of.leading),
+            of.depth * PAIRS * each,
+            shared_nanoseconds=min(bytes_read * _PICOSECONDS_PER_BYTE // 1000, _MOST_NANOSECONDS),
+            slice_picoseconds=of.depth * rounding,
+        )
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        writer = Bf16Writer if has_tiles(level) else Int8Writer
+        return writer(self.form, symbol, level).function()
+
+
+def match(signature: RegionSignature) -> NBitsProduct | Refused | None:
+    """Return the region as a product with weights in 4 or 8 bits; None if it is something else."""
+    form = read_nbits(signature)
+    if not isinstance(form, NBitsForm):
+        return form
+    if form.depth * form.bits < BYTES * 8:
+        return Refused(f"a depth of less than {BYTES * 8 // form.bits}")
+    return NBitsProduct(form)

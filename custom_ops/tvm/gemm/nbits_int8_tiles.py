@@ -1,0 +1,331 @@
+"""Many rows times weights of 4 or 8 bits, as sums of products of bytes.
+
+A part of a panel's columns becomes int8, four elements of the depth of 16 columns in a vector, and
+stays in the cache while tiles of rows are multiplied by it. Rows are rounded to int8 with a scale
+for each block and 128 is added, since one operand has no sign; sums begin with what that adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..tile.registers import REGISTERS, VECTOR
+from ..tile.transpose import transposed
+from .bf16_emitter import PAIRS
+from .nbits_emitter import BYTES, NBitsEmitter
+from .nbits_int8 import quantize_block
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from .nbits_weights import Blocks
+
+#: What is added to rows in int8.
+_OFFSET = 128
+_EACH_BYTE = 0x01010101
+# Elements of the depth that one instruction adds up.
+_GROUP = 4
+#: Elements of the depth that panels and rows become int8 of at once, at most.
+PART = 512
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """Accumulators of a level.
+
+    Args:
+        rows: How many rows are multiplied at once.
+        vectors: By how many vectors of 16 columns.
+    """
+
+    rows: int
+    vectors: int
+
+
+def tile_shape(level: str) -> TileShape:
+    """Return the tile whose sums, weights and operands fit the registers of a level."""
+    wide = REGISTERS[level].lanes == VECTOR
+    return TileShape(8, 2) if wide else TileShape(4, 1)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of a panel of 32 columns.
+
+    Args:
+        values: uint8 (of int8) [2, PART / 4, 16, 4], and where it begins.
+        starts: int32 [PART / block, 32], what sums of a block begin with.
+        scales: float32 [PART / block, 32].
+    """
+
+    values: tuple[Buffer, Expr]
+    starts: Buffer
+    scales: Buffer
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A part of rows.
+
+    Args:
+        values: uint8 [rows, PART], 128 added, and where it begins.
+        scales: float32 [rows, PART / block].
+    """
+
+    values: tuple[Buffer, Expr]
+    scales: Buffer
+
+
+def part_of(of: Blocks) -> int:
+    """Return the elements of the depth of a part: whole blocks."""
+    return max(of.block, PART // of.block * of.block)
+
+
+def panel_for(e: NBitsEmitter, of: Blocks) -> Panel:
+    """Declare room for a part of a panel."""
+    blocks = part_of(of) // of.block * PAIRS
+    values = e.aligned(PAIRS * part_of(of), "uint8")
+    return Panel(values, e.local(blocks, "int32"), e.local(blocks, "float32"))
+
+
+def rows_for(e: NBitsEmitter, of: Blocks, count: int) -> Rows:
+    """Declare room for parts of rows."""
+    part = part_of(of)
+    scales = e.local(count * (part // of.block), "float32")
+    return Rows(e.aligned(count * part, "uint8"), scales)
+
+
+def round_rows(
+    e: NBitsEmitter,
+    of: Blocks,
+    source: tuple[Buffer, Expr, Expr],
+    blocks: tuple[Expr, Expr],
+    sink: Rows,
+) -> None:
+    """Emit blocks of rows in int8.
+
+    Args:
+        e: Where to.
+        of: The weights.
+        source: float32, the first row, and how many there are.
+        blocks: The first block, and how many there are.
+        sink: Where to.
+    """
+    (buffer, top, count), (first, length) = source, blocks
+    part = part_of(of)
+    with e.loop(count) as row:
+        start = e.share((top + row) * e.i64(of.depth) + first * e.i64(of.block))
+        to = e.share(sink.values[1] + row * e.i64(part))
+        with e.loop(length) as block:
+            at = e.share(block * e.i64(of.block))
+            target = sink.values[0], e.share(to + at)
+            scale, _ = quantize_block(e, (buffer, e.share(start + at)), of.block, target, _OFFSET)
+            e.store(sink.scales, scale, row * e.i64(part // of.block) + block)
+
+
+def unpack_panel(
+    e: NBitsEmitter,
+    of: Blocks,
+    columns: tuple[Expr, int],
+    blocks: tuple[Expr, Expr],
+    sink: Panel,
+) -> None:
+    """Emit blocks of a panel's columns as int8.
+
+    Args:
+        e: Where to.
+        of: The weights.
+        columns: The first, and how many: 16 or 32.
+        blocks: The first block, and how many there are.
+        sink: Where to.
+    """
+    (column, width), (first, length) = columns, blocks
+    together = _blocks_together(of)
+    with e.loop(e.divide_down(length, together)) as number:
+        block = e.share(number * e.i64(together))
+        for vector in range(width // VECTOR):
+            start = e.share(column + e.i64(vector * VECTOR))
+            _unpack_blocks(e, of, (start, e.share(first + block)), (vector, block), sink)
+
+
+def _blocks_together(of: Blocks) -> int:
+    """Return how many blocks make up 64 elements, if all of the depth is cut so."""
+    return 1 if of.depth % BYTES else max(1, BYTES // of.block)
+
+
+def _unpack_blocks(
+    e: NBitsEmitter, of: Blocks, at: tuple[Expr, Expr], to: tuple[int, Expr], sink: Panel
+) -> None:
+    """Emit some blocks of 16 columns, up to 64 elements of each column at once."""
+    (column, first), (vector, number) = at, to
+    together = _blocks_together(of)
+    span = min(BYTES, of.block * together)
+    begin = sink.values[1] + e.i64(vector * VECTOR * part_of(of))
+    begin = e.share(begin + number * e.i64(of.block * VECTOR))
+    place = e.share(number * e.i64(PAIRS) + e.i64(vector * VECTOR))
+    zeros = e.local(VECTOR * together, "uint32")
+    with e.loop(e.i64(VECTOR)) as lane:
+        for index in range(together):
+            block = e.share(first + e.i64(index))
+            of_column = e.share(column + lane)
+            scale = of.scale[of_column * e.i64(of.count) + block]
+            e.store(sink.scales, scale, place + e.i64(index * PAIRS) + lane)
+            if of.zero is not None:
+                zero = e.cast(of.zero_at(e, of_column, block), "uint32")
+                e.store(
+                    zeros,
+                    zero * e.constant(_EACH_BYTE, "uint32"),
+                    lane * e.i64(together) + e.i64(index),
+                )
+    totals = [e.local(VECTOR, "int32") for _ in range(together)]
+    for total in totals:
+        e.store_row(total, e.tir.Broadcast(e.i32(0), VECTOR), 0, VECTOR)
+    most = e.everywhere(e.constant(_OFFSET * _EACH_BYTE, "uint32"))
+    with e.loop(e.i64(of.block * together // span)) as step:
+        lines = []
+        for lane in range(VECTOR):
+            weight = (column + e.i64(lane)) * e.i64(of.depth) + first * e.i64(of.block)
+            weight = e.share(weight + step * e.i64(span))
+            zero = _zeros_of(e, of, zeros, lane)
+            values = e.less(_bytes_of(e, of, weight, span), zero)
+            lines.append(e.share_row(e.tir.reinterpret("float32x16", values), VECTOR, "float32"))
+        groups = span // _GROUP
+        for group, row in enumerate(transposed(e, lines)[:groups]):
+            value = e.tir.reinterpret("uint8x64", row)
+            at_group = (step * e.i64(groups) + e.i64(group)) * e.i64(BYTES)
+            e.put_bytes(sink.values[0], begin + at_group, value)
+            total = totals[group * together // groups]
+            e.store_row(total, e.dot4(e.row(total, 0, VECTOR), most, value), 0, VECTOR)
+    for index, total in enumerate(totals):
+        start = e.tir.Broadcast(e.i32(0), VECTOR) - e.row(total, 0, VECTOR)
+        e.put(sink.starts, place + e.i64(index * PAIRS), start, VECTOR)
+
+
+def _zeros_of(e: NBitsEmitter, of: Blocks, zeros: Buffer, lane: int) -> Expr:
+    """Return the zeros of the elements of a column that are unpacked at once, as bytes."""
+    if of.zero is None:
+        return e.everywhere(e.constant(int(of.middle) * _EACH_BYTE, "uint32"))
+    together = _blocks_together(of)
+    if together == 1:
+        return e.everywhere(zeros[e.i64(lane)])
+    some = e.tir.reinterpret(f"float32x{together}", e.row(zeros, lane * together, together))
+    return e.tir.reinterpret("uint8x64", e.spread(some, together))
+
+
+def _bytes_of(e: NBitsEmitter, of: Blocks, weight: Expr, count: int) -> Expr:
+    """Return 16, 32 or 64 weights as bytes; what follows them is not used."""
+    if of.bits == 8:
+        if count == BYTES:
+            return e.sixty_four(of.weight, weight)
+        return e.padded(of.weight, weight, count, BYTES)
+    byte = e.share(e.divide_down(weight, 2))
+    if count == BYTES:
+        return e.nibbles(e.thirty_two(of.weight, byte))
+    return e.nibbles(e.padded(of.weight, byte, count // 2, PAIRS))
+
+
+def sum_tiles(
+    e: NBitsEmitter,
+    of: Blocks,
+    operands: tuple[Rows, Panel],
+    blocks: tuple[Expr, Expr],
+    sums: tuple[Buffer, Expr],
+    shape: tuple[TileShape, Expr, int],
+) -> None:
+    """Emit the sums of rows and a part of a panel.
+
+    Args:
+        e: Where to.
+        of: The weights.
+        operands: The rows and the panel.
+        blocks: How many blocks the part has, and whether the sums begin with it.
+        sums: float32 [rows, 32], and where they begin.
+        shape: The tile, how many rows there are, and columns: 16 or 32.
+    """
+    tile, count, width = shape
+    together = min(tile.vectors, width // VECTOR)
+    firsts = range(0, width // VECTOR, together)
+
+    def rows_from(top: Expr, height: int) -> None:
+        for first in firsts:
+            _tile(e, of, operands, blocks, sums, (top, height, first, together))
+
+    whole = e.share(e.divide_down(count, tile.rows))
+    with e.loop(whole) as number:
+        rows_from(e.share(number * e.i64(tile.rows)), tile.rows)
+    rest = e.share(whole * e.i64(tile.rows))
+    left, height = e.share(count - rest), tile.rows // 2
+    while height:
+        here = e.share(rest)
+        with e.block() as some:
+            rows_from(here, height)
+        has = e.share(e.tir.bitwise_and(left, e.i64(height)))
+        e.when(e.not_equal(has, e.i64(0)), some)
+        rest, height = e.share(rest + has), height // 2
+
+
+def _tile(
+    e: NBitsEmitter,
+    of: Blocks,
+    operands: tuple[Rows, Panel],
+    blocks: tuple[Expr, Expr],
+    sums: tuple[Buffer, Expr],
+    at: tuple[Expr, int, int, int],
+) -> None:
+    """Emit the sums of a tile: rows from a row on, vectors from a vector on."""
+    (rows, panel), (length, is_new), (top, height, first, vectors) = operands, blocks, at
+    part = part_of(of)
+    places = [
+        [
+            e.share(sums[1] + (top + e.i64(row)) * e.i64(PAIRS) + e.i64((first + v) * VECTOR))
+            for v in range(vectors)
+        ]
+        for row in range(height)
+    ]
+    with e.block() as begin:
+        for place in (one for row in places for one in row):
+            e.put(sums[0], place, e.tir.Broadcast(e.f32(0.0), VECTOR), VECTOR)
+    e.when(is_new, begin)
+    starts = [e.share(rows.values[1] + (top + e.i64(row)) * e.i64(part)) for row in range(height)]
+    totals = [[e.local(VECTOR, "int32") for _ in range(vectors)] for _ in range(height)]
+    span = min(of.block, PAIRS)
+    with e.loop(length) as block:
+        line = e.share(block * e.i64(PAIRS) + e.i64(first * VECTOR))
+        for v in range(vectors):
+            begin_with = e.share_row(
+                e.part(panel.starts, line + e.i64(v * VECTOR), VECTOR), VECTOR, "int32"
+            )
+            for row in totals:
+                e.store_row(row[v], begin_with, 0, VECTOR)
+        with e.loop(e.i64(of.block // span)) as step:
+            depth = e.share(block * e.i64(of.block) + step * e.i64(span))
+            for group in range(span // _GROUP):
+                at_group = depth + e.i64(group * _GROUP)
+                weights = [
+                    e.share_bytes(
+                        e.sixty_four(
+                            panel.values[0],
+                            panel.values[1]
+                            + e.i64((first + v) * VECTOR * part)
+                            + at_group * e.i64(VECTOR),
+                        )
+                    )
+                    for v in range(vectors)
+                ]
+                for row, start in zip(totals, starts, strict=True):
+                    four = e.part(rows.values[0], start + at_group, _GROUP)
+                    a = e.share_bytes(e.everywhere(e.tir.reinterpret("uint32", four)))
+                    for total, weight in zip(row, weights, strict=True):
+                        e.store_row(total, e.dot4(e.row(total, 0, VECTOR), a, weight), 0, VECTOR)
+        scales = [
+            e.share_row(e.part(panel.scales, line + e.i64(v * VECTOR), VECTOR), VECTOR, "float32")
+            for v in range(vectors)
+        ]
+        for number, row in enumerate(totals):
+            of_row = (top + e.i64(number)) * e.i64(part // of.block) + block
+            factor = e.tir.Broadcast(e.share(rows.scales[of_row]), VECTOR)
+            for v, total in enumerate(row):
+                place = places[number][v]
+                whole = e.cast(e.row(total, 0, VECTOR), "float32x16") * (scales[v] * factor)
+                e.put(sums[0], place, e.part(sums[0], place, VECTOR) + whole, VECTOR)
