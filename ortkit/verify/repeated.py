@@ -53,6 +53,17 @@ def row_axes(model: ir.Model, cut: Cut) -> Axes | None:
     return axes
 
 
+def row_order(batch: int, rows: int) -> np.ndarray:
+    """Return which of the few rows stands at each row of the batch, int64 [batch].
+
+    The order has no period: a kernel that computes a tile of rows again in place of the next one
+    gives other results, whatever the tile's size is.
+    """
+    order = np.random.default_rng(0).integers(0, rows, batch)
+    order[:rows] = np.arange(rows)
+    return order
+
+
 class RepeatedVerifier(Verifier):
     """Judges candidates on one input set of repeated rows, under deploy settings alone.
 
@@ -74,7 +85,7 @@ class RepeatedVerifier(Verifier):
         """
         super().__init__(original, budget=rows.budget, **options)
         self._rows, self._axes = rows, axes
-        self._numbers = np.arange(cut.batch) % cut.rows
+        self._numbers = row_order(cut.batch, cut.rows)
         self._times = cut.batch / cut.rows
 
     def _reference(self, request: Request, folder: Path) -> Reference | Refused:  # noqa: ARG002

@@ -16,7 +16,7 @@ from ortkit.verify import fixed_batch
 from ortkit.verify.exchange import read_values
 from ortkit.verify.fixed_batch import BatchVerifier, verifier_of
 from ortkit.verify.pair import verify_models
-from ortkit.verify.repeated import RepeatedVerifier, row_axes
+from ortkit.verify.repeated import RepeatedVerifier, row_axes, row_order
 from ortkit.verify.verifier import Verifier
 
 WEIGHTS = {"w": random_weights(16, 16), "s": np.array([32 * 4, 16]), "t": np.array([32, 4, 16])}
@@ -159,3 +159,14 @@ def test_what_a_batch_computes_does_not_depend_on_its_size() -> None:
             assert isinstance(opened, ir.Model)
             elements.append(list(opened.graph.inputs[0].shape or ()))
     assert elements[0] == elements[1] == [3, 4, 16]
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+@pytest.mark.parametrize("batch", [9, 32, 128, 500])
+def test_repeated_rows_have_no_period(batch: int, rows: int) -> None:
+    """A tile of rows that is computed twice, in place of the next one, must not go unseen."""
+    order = row_order(batch, rows)
+    assert {*order.tolist()} == {*range(rows)}
+    assert not any(
+        np.array_equal(order[:tile], order[tile : 2 * tile]) for tile in range(4, batch // 2 + 1)
+    )
