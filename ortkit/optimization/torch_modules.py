@@ -11,6 +11,7 @@ from ortkit.errors import UserError
 from ortkit.optimization.call import Optimized, OptimizeOptions, Source
 from ortkit.optimization.call import optimize as optimize_model
 from ortkit.optimization.options import KernelChoice, Precision
+from ortkit.optimization.torch_program import OnnxProgram, is_onnx_program, optimize_program
 from ortkit.targets.catalog import Kind
 from ortkit.verify.inputs.covering import Level
 
@@ -39,6 +40,12 @@ def optimize(
 
 @overload
 def optimize(
+    source: OnnxProgram, args: OptimizeOptions | None = None, **common: Unpack[Common]
+) -> OnnxProgram: ...
+
+
+@overload
+def optimize(
     source: Any,
     args: Any = None,
     options: OptimizeOptions | None = None,
@@ -57,14 +64,15 @@ def optimize(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     **common: Unpack[Common],
-) -> Optimized:
+) -> Optimized | OnnxProgram:
     """Rewrite, fuse and verify a model. The source is never changed.
 
     `ortkit.optimize("model.onnx", level=3, verify="full")` needs no `OptimizeOptions`.
 
     Args:
         source: A path, a serialized model, a `ModelProto`, an `ir.Model`; or a `torch.nn.Module`
-            or `torch.export.ExportedProgram`, which is exported first.
+            or `torch.export.ExportedProgram`, which is exported first. For a program of
+            `torch.onnx.export` a program is returned, whose calls run on the kernels.
         args: Of a module: the tensors that it is called with, as an example. Else the options.
         options: How; see `OptimizeOptions`.
         kwargs: Of a module: what it is called with by name.
@@ -102,6 +110,8 @@ def optimize(
         )  # fmt: skip
     if args is not None and options is not None:
         raise UserError("there are options twice")
+    if is_onnx_program(source):
+        return optimize_program(source, _with(options or args, common))
     return optimize_model(source, _with(options or args, common))
 
 

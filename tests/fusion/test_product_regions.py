@@ -223,6 +223,20 @@ def test_bodies_of_control_flow(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
 
 
+@runs_wide
+@pytest.mark.parametrize("columns", [512, 500])
+def test_deep_matrices_are_multiplied(columns: int, tmp_path: Path) -> None:
+    proto = model_of("y = MatMul(x, w)", "float[80, 2048] x", w=(2048, columns))
+    model = ir.from_proto(proto)
+    reports, library, _ = compile_regions(
+        [scope_of(model)], tmp_path / "a.ops.so", "tvm", Target(), lambda *_: None
+    )
+    assert [one.emitted_as is not None for one in reports] == [True]
+    x = np.random.default_rng(0).standard_normal((80, 2048), np.float32)
+    (want,), (got,) = run(proto, {"x": x}), run(ir.to_proto(model), {"x": x}, library=library)
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-4)
+
+
 @pytest.mark.parametrize(
     ("known", "level", "rates"),
     [

@@ -91,6 +91,7 @@ MAY_IMPORT = {
     "measure": "graph/* isolation kernels/* operators runtime/* targets verify/*",
     "mlflow": "integrations",
     "mlserver": "integrations",
+    "olive": "integrations",
     "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",

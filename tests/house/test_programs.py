@@ -27,6 +27,7 @@ _GUIDES = "tests/house/test_guides.py"
 _SESSIONS = "tests/house/test_sessions_doc.py"
 _OPS = "tests/extend/test_custom_ops_doc.py"
 _PROVIDERS = "tests/provider/test_python_doc.py"
+_TOOLS = "tests/integrations/test_tool_guides.py"
 _UPGRADES = "tests/upgrades/test_guide.py"
 _DEPLOY = "tests/native/test_deploy_guide.py"
 _PACKAGE = "tests/integrations/test_provider_package.py"
@@ -56,6 +57,13 @@ RUN_BY = {
     ("guides/integrations/mlserver", "json"): _SERVERS,
     ("guides/integrations/mlserver", "python"): _SERVERS,
     ("guides/integrations/mlserver", "sh"): _SERVERS,
+    ("guides/integrations/olive", "json"): _TOOLS,
+    ("guides/integrations/olive", "python"): _TOOLS,
+    ("guides/integrations/olive", "sh"): _TOOLS,
+    ("guides/integrations/optimum", "python"): _TOOLS,
+    ("guides/integrations/optimum", "sh"): _SHELL,
+    ("guides/integrations/torch", "python"): _TOOLS,
+    ("guides/integrations/torch", "sh"): _SHELL,
     ("guides/integrations/provider-package", "python"): _PACKAGE,
     ("guides/integrations/provider-package", "sh"): _SHELL,
     ("guides/integrations/ray-serve", "python"): _SERVERS,

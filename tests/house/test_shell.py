@@ -50,6 +50,9 @@ NOT_RUN = {
     ("docs/guides/gpu", "ortkit verify "): _GPU,
     ("docs/guides/integrations/mlflow", "pip install "): _INSTALLS,
     ("docs/guides/integrations/mlserver", "pip install "): _INSTALLS,
+    ("docs/guides/integrations/olive", "pip install "): _INSTALLS,
+    ("docs/guides/integrations/optimum", "pip install "): _INSTALLS,
+    ("docs/guides/integrations/torch", "pip install "): _INSTALLS,
     ("docs/guides/integrations/provider-package", "pip wheel "): (
         "it installs what builds; tests/integrations/test_provider_package.py runs it"
     ),

@@ -284,9 +284,9 @@ def test_scratch_fits_a_thread_stack(name: str, choices: str) -> None:
     assert chosen is not None
     if choices:
         rule, plan = plan, plan.chosen(chosen)
-        assert (plan.keys, plan.group) != (rule.keys, rule.group)
+        assert (plan.block_keys, plan.group) != (rule.block_keys, rule.group)
     form = plan.form
-    packed = plan.keys * (plan.depth + form.v.width) * 2
-    rows = 32 * (plan.keys + 32) * 6 + plan.group * (plan.depth * 2 + form.v.width * 4)
+    packed = plan.block_keys * (plan.depth + form.v.width) * 2
+    rows = 32 * (plan.block_keys + 32) * 6 + plan.group * (plan.depth * 2 + form.v.width * 4)
     assert packed + rows < 400 * 1024
-    assert plan.keys % 32 == plan.group % 32 == 0
+    assert plan.block_keys % 32 == plan.group % 32 == 0

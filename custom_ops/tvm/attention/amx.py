@@ -11,7 +11,7 @@ last key, has a weight of 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
@@ -20,9 +20,9 @@ from ortkit.refusal import Refused
 
 from ...forms.attention_cpu import AttentionForm
 from ..gemm.bf16_emitter import PAIRS
+from ..tile.program import Tuned
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Expr
 
 _LEVEL = "x86-64-v4-amx"
@@ -42,18 +42,20 @@ _FEMTOSECONDS_PER_SCORE = 400_000
 
 
 @dataclass(frozen=True)
-class TileAttention:
+class TileAttention(Tuned):
     """One attention of a region.
 
     Args:
         form: What is computed.
         panel: A group is this many times 64 queries, fewer of wide heads; 0: what the rule says.
-        most_keys: Of a block, fewer of wide heads; 0: what the rule says.
+        keys: Of a block, at most, fewer of wide heads; 0: what the rule says.
     """
+
+    parameters = ("panel", "keys")
 
     form: AttentionForm
     panel: int = 0
-    most_keys: int = 0
+    keys: int = 0
 
     @property
     def kind(self) -> str:
@@ -63,25 +65,16 @@ class TileAttention:
         return f"attention in bfloat16,{few} keys,heads{'>' if wide else '<='}{_NARROW}"
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """See `TunableTemplate`."""
-        return ("panel", "keys")
-
-    def chosen(self, choices: Choices) -> TileAttention:
-        """See `TunableTemplate`."""
-        return replace(self, panel=choices.panel, most_keys=choices.keys)
-
-    @property
     def _widest(self) -> int:
         return max(_NARROW, self.depth, self.form.v.width)
 
     @property
-    def keys(self) -> int:
+    def block_keys(self) -> int:
         """Keys of a block, a multiple of 32."""
         wide = max(self.form.q.width, self.form.v.width) > _WIDE
         most = _KEYS_OF_WIDE if wide else _KEYS
-        if self.most_keys:  # as much room for heads of any width
-            most = max(PAIRS, self.most_keys * _NARROW // self._widest // PAIRS * PAIRS)
+        if self.keys:  # as much room for heads of any width
+            most = max(PAIRS, self.keys * _NARROW // self._widest // PAIRS * PAIRS)
         known = self.form.k.length.static
         return most if known is None else min(most, max(1, -(-known // PAIRS)) * PAIRS)
 
@@ -142,7 +135,7 @@ class TileAttention:
         del level
         e = RowEmitter(symbol)
         buffers, begin, end = e.parameters(self.form.signature)
-        writer = GroupWriter(e, self.form, buffers, self.keys, self.depth, self.group)
+        writer = GroupWriter(e, self.form, buffers, self.block_keys, self.depth, self.group)
         full = e.i64(PAIRS // 2)
         e.shape_tiles([(full, PAIRS * 2)] * 8)
         groups = e.share(e.divide_up(e.extent(self.form.q.length), self.group))

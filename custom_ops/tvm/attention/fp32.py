@@ -12,7 +12,7 @@ causality hides is not read: a NaN there leaves no trace, where ONNX Runtime add
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
@@ -21,12 +21,12 @@ from ortkit.kernels.sizes import Extent
 from ortkit.refusal import Refused
 
 from ...forms.attention_cpu import AttentionForm, read_attention
+from ..tile.program import Tuned
 from ..tile.registers import REGISTERS, VECTOR
 from .amx import TileAttention
 from .tiles import Tiling, tiling
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from ..tile.emitter import TileEmitter
@@ -42,7 +42,7 @@ _PICOSECONDS_PER_SCORE = 400
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Tuned):
     """One attention of a region.
 
     Args:
@@ -50,6 +50,8 @@ class Attention:
         panel: Vectors of queries in a block; 0: what the rule says.
         keys: Of a block; 0: what the rule says.
     """
+
+    parameters = ("panel", "keys")
 
     form: AttentionForm
     panel: int = 0
@@ -62,17 +64,8 @@ class Attention:
         few = "<=256" if length is not None and length <= _FEW_KEYS else ">256"
         return f"attention,{few} keys"
 
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """See `TunableTemplate`."""
-        return ("panel", "keys")
-
-    def chosen(self, choices: Choices) -> Attention:
-        """See `TunableTemplate`."""
-        return replace(self, panel=min(choices.panel, _MOST_VECTORS), keys=choices.keys)
-
     def _tiling(self, level: str) -> Tiling:
-        return tiling(level, self.panel, self.keys)
+        return tiling(level, min(self.panel, _MOST_VECTORS), self.keys)
 
     def _units(self, tiles: Tiling) -> tuple[Extent, ...]:
         """Blocks of queries of one head of one sample, or runs of blocks."""

@@ -41,8 +41,8 @@ class CpuBlockFinder(BlockFinder):
         """Return the block around a convolution; one that is refused leaves its reason."""
         if conv.op_type != "Conv" or conv.domain:
             return None
-        if conv in self.excluded or conv in self.refused:
-            return None
+        if conv in self.excluded or conv in self.refused or len(self.sizes(conv.inputs[0])) == 3:
+            return None  # those of one dimension have a family of their own
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
             return self._lowered(conv, weight)

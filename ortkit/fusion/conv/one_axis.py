@@ -8,6 +8,7 @@ ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 import onnx_ir as ir
@@ -17,6 +18,7 @@ from ortkit.fusion.regions.cost_model import CostModel, Prediction, nominal
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS, ORT_NS
+from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.rewrite.scope import Scope
@@ -43,8 +45,20 @@ def family(search: Search) -> Iterator[Candidate]:
         lengths = range(len(epilogue), -1, -1)
         found = search.first(([node, *epilogue[:count]] for count in lengths), KIND)
         if not isinstance(found, Candidate):
-            found = search.priced(*found, _predict(scope, found[0].nodes))
+            region, signature = found
+            prediction = _predict(scope, region.nodes)
+            found = search.priced(_held(search, region), signature, prediction)
         yield found
+
+
+def _held(search: Search, region: FusedRegion) -> FusedRegion:
+    """Let a session hold the filter where nodes do not stay: it may be as large as a library."""
+    weight = region.nodes[0].inputs[1]
+    if search.in_place or weight is None or weight.const_value is None:
+        return region
+    held = search.constant((KIND, weight), f"{weight.name}/held", weight.const_value)
+    inputs = [held if value is weight else value for value in region.inputs]
+    return replace(region, inputs=tuple(inputs))
 
 
 def _is_one_axis(scope: Scope, conv: ir.Node) -> bool:

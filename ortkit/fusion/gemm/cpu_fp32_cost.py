@@ -6,7 +6,7 @@ the activations it knows a few there.
 * A Xeon with AVX-512, 2026-11, 1 to 1500 rows, K and N of 768 to 3072: ours take 1.05 to 1.2 times
   less than its Gemm. They take 0.98 to 1.0 where a K of 3072 meets 197 rows and more.
 * Zen 4, 2026-11-27, processor time: 1.02 to 1.1 with a K of 512 and 768. With a K of 2048 and more
-  the panels decide: 1.11 to 1.26 with 48 columns. With 64 columns 0.95 to 1.0 with 64 rows, 1.07
+  the panels decide: 1.1 to 1.26 with 48 columns. With 64 columns 0.95 to 1.0 with 64 rows, 1.07
   to 1.15 with 197, 0.84 to 0.86 with 512.
 """
 

@@ -1,0 +1,77 @@
+"""Folders of Hugging Face Optimum: exported, optimized, run with kernels, saved with them."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortkit
+from ortkit.integrations.optimum import from_pretrained, optimize_folder, save_pretrained
+from tests.integrations.needed import needs
+from tests.integrations.planted_model import write_model
+
+NEEDS = needs("torch", "transformers", "optimum", extra="optimum")
+
+
+def exported(folder: Path) -> tuple[Any, Path]:
+    """Return a small classifier with random weights, and the folder that Optimum exports it to."""
+    import torch
+    import transformers
+    from optimum.onnxruntime import ORTModelForSequenceClassification
+
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=100, hidden_size=64, num_hidden_layers=1, num_attention_heads=4,
+        intermediate_size=128,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config).eval()
+    model.save_pretrained(folder / "torch")
+    made = ORTModelForSequenceClassification.from_pretrained(folder / "torch", export=True)
+    made.save_pretrained(folder / "onnx")
+    return model, folder / "onnx"
+
+
+@pytest.mark.slow
+@NEEDS
+def test_a_model_runs_on_our_kernels_and_is_saved_with_them(tmp_path: Path) -> None:
+    import torch
+    from optimum.onnxruntime import ORTModelForSequenceClassification as Kind
+
+    model, folder = exported(tmp_path)
+    (path,) = optimize_folder(folder, tmp_path / "opt")
+    assert sorted(one.name for one in path.parent.iterdir()) == [
+        "config.json", "model.onnx", "model.ops.so",
+    ]  # fmt: skip
+    ids = torch.randint(0, 100, (2, 7))
+    feeds = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    expected = model(**feeds).logits.detach()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # that the library is not loaded
+        found = from_pretrained(Kind, path.parent)
+    torch.testing.assert_close(found(**feeds).logits, expected, rtol=1e-4, atol=1e-5)
+    saved = save_pretrained(found, tmp_path / "saved")
+    assert saved.with_name("model.ops.so").is_file()
+    ortkit.Session(saved, kernels="require", target="cpu")
+    with pytest.raises(ortkit.UserError, match="are made here"):
+        from_pretrained(Kind, path.parent, session_options=None)
+
+
+def test_a_folder_is_optimized_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    write_model(folder / "model.onnx")
+    (folder / "config.json").write_text("{}", "utf-8")
+    made = optimize_folder(folder, tmp_path / "opt", ortkit.OptimizeOptions(level=1, timing=False))
+    assert made == (tmp_path / "opt" / "model.onnx",)
+    assert (tmp_path / "opt" / "config.json").read_text("utf-8") == "{}"
+    (output,) = ortkit.Session(made[0]).run({"x": np.ones((2, 8), np.float32)}).values()
+    np.testing.assert_array_equal(output, np.ones((2, 8), np.float32))
+    with pytest.raises(ortkit.UserError, match="is there already; name a new folder"):
+        optimize_folder(folder, tmp_path / "opt")
+    with pytest.raises(ortkit.UserError, match="there is no ONNX model in it"):
+        optimize_folder(tmp_path, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
