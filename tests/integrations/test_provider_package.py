@@ -24,7 +24,7 @@ from tests.provider.native_providers import floats
 from tests.provider.test_native_context import expected, write
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "packaging" / "onnxruntime-ep-ortkit"
+PACKAGE = ROOT / "scripts" / "provider-package"
 MODULE = "onnxruntime_ep_ortkit"
 #: Without ortkit: what the package's users have.
 _HOST = """
