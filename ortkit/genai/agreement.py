@@ -19,7 +19,7 @@ from ortkit.isolation.run import run_isolated
 from ortkit.refusal import RefusedError, refusals
 from ortkit.runtime.opening import SessionPlan
 from ortkit.verify.perturbed_runs import perturbed_copy
-from ortkit.verify.tolerances import SPREAD_FACTOR
+from ortkit.verify.tolerances import CAPS, SPREAD_FACTOR
 from ortkit.verify.verification import Verification
 
 #: Tokens of a prompt that is made up, and tokens that are decoded after a prompt.
@@ -72,8 +72,13 @@ class Agreement:
 
     @property
     def is_within_noise(self) -> bool:
-        """Whether it agrees, and no logits are further off than roundings move the original's."""
-        return self.agrees and self.logits_error <= SPREAD_FACTOR * self.own_error
+        """Whether it agrees, and no logits are further off than roundings move the original's.
+
+        Where roundings move these by more than the cap of models that quantize, no comparison
+        tells an error from a rounding.
+        """
+        allowed = SPREAD_FACTOR * self.own_error
+        return self.agrees and self.logits_error <= allowed <= CAPS["int8"]
 
     def settled(self, verification: Verification) -> Verification:
         """Return the verdict on the decoder, of which this compares what is ill-conditioned.

@@ -119,7 +119,7 @@ def test_the_region_is_put_back_and_the_others_stay(
     assert sum(one.emitted_as is not None for one in report.regions) == 1
     assert report.verification is not None
     assert report.verification.verdict == "yes"
-    assert "1 kernel alone in " in report.verification.reason
+    assert "1 kernel run alone in " in report.verification.reason
     (row,) = json.loads(json.dumps(report.to_json()))["kernel_check"]["rows"]
     assert row["verdict"] == "passed"
 

@@ -16,15 +16,13 @@ from ortkit.extend.build.library import built_forms
 from ortkit.extend.check.guarded import call_guarded
 from ortkit.extend.check.op_cases import cases_of
 from ortkit.extend.check.op_check import check_op
-from ortkit.extend.declare.find_ops import find_ops
 from ortkit.extend.declare.op import CustomOp
 from ortkit.extend.declare.variants import Form, forms_of
 from ortkit.kernels.backend import Kernel
-from ortkit.runtime.python_ops import OPS
 from ortkit.targets.cpu import LEVELS, runs_here
 from ortkit.targets.target import Target
+from tests.example_ops import DOMAIN, example_ops
 
-DOMAIN = "ortkit.examples"
 NAMES = {
     "BiasSoftmax", "FlashAttention", "MatrixProduct", "QuantizedProduct", "ResidualLayerNorm",
     "SquaredReLU", "VectorAdd",
@@ -33,11 +31,8 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def ops() -> Iterator[dict[str, CustomOp]]:
-    before = dict(OPS)
-    found = find_ops(["ortkit.custom_ops.examples"])
-    yield {op.name: op for op in found if op.domain == DOMAIN}
-    for key in set(OPS) - set(before):
-        del OPS[key]
+    with example_ops() as declared:
+        yield declared
 
 
 @pytest.mark.sampled(3)
@@ -104,7 +99,6 @@ def test_kernels_on_tiles_run_without_a_session(ops: dict[str, CustomOp]) -> Non
     """A process must ask for tiles before it uses them; no library of kernels does so here."""
     code = """
 import numpy, torch, ortkit
-from ortkit.extend.declare.find_ops import find_ops
 [op] = [op for op in find_ops(["ortkit.custom_ops.examples"]) if op.name == "QuantizedProduct"]
 x, w = torch.full((64, 64), 255, dtype=torch.uint8), torch.full((64, 32), -128, dtype=torch.int8)
 y = op.torch(kernels="always")(x, torch.tensor(1, dtype=torch.uint8), w, torch.ones(32))

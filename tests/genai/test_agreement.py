@@ -99,6 +99,15 @@ def test_what_is_ill_conditioned_was_compared_token_by_token(
     assert f"{said}; not compared: output 'present.1' ({late})" in part.reason
 
 
+def test_noise_beyond_the_cap_settles_nothing(logits: np.ndarray) -> None:
+    tokens = tuple(range(ROWS))
+    for noise, verdict in ((0.1, "yes"), (0.5, "partly")):
+        found = agreement_of(logits, noisy(logits, noise, 3), noisy(logits, noise), tokens, PROMPT)
+        assert found.agrees
+        moved = f"{ILL_CONDITIONED} in row [1]"
+        assert found.settled(checked(moved)).verdict == verdict
+
+
 def test_rows_that_prefill_does_not_give(logits: np.ndarray) -> None:
     last = logits.copy()
     last[: PROMPT - 1] = np.nan

@@ -12,10 +12,9 @@ import pytest
 
 from ortkit.errors import MissingDependencyError
 from ortkit.extend.build.library import build_ops
-from ortkit.extend.declare.find_ops import find_ops
 from ortkit.kernels.link.linker import find_linker, find_shim
-from ortkit.runtime.python_ops import OPS
 from ortkit.targets.target import Target
+from tests.example_ops import example_ops
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "ortkit.examples" : 1]> '
 RANDOM = np.random.default_rng(0)
@@ -24,11 +23,8 @@ RANDOM = np.random.default_rng(0)
 @pytest.fixture(scope="module")
 def ops() -> Iterator[dict[str, Any]]:
     pytest.importorskip("triton")
-    before = dict(OPS)
-    found = find_ops(["ortkit.custom_ops.examples"])
-    yield {op.name: op for op in found if op.domain == "ortkit.examples"}
-    OPS.clear()
-    OPS.update(before)
+    with example_ops() as declared:
+        yield declared
 
 
 @pytest.fixture(scope="module")

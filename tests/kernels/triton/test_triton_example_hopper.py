@@ -11,24 +11,20 @@ import pytest
 from interpreter import Interpreter
 from test_triton_attention import MOST_STACK, stack_bytes
 
-from ortkit.extend.declare.find_ops import find_ops
 from ortkit.extend.declare.op import CustomOp
 from ortkit.extend.declare.variants import Form, forms_of
 from ortkit.extend.triton.kernels import sources_of_form
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.triton.build import compile_step
-from ortkit.runtime.python_ops import OPS
+from tests.example_ops import example_ops
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 
 @pytest.fixture(scope="module")
 def op() -> Iterator[CustomOp]:
-    before = dict(OPS)
-    found = find_ops(["ortkit.custom_ops.examples"])
-    yield next(one for one in found if one.name == "FlashAttention")
-    for key in set(OPS) - set(before):
-        del OPS[key]
+    with example_ops() as declared:
+        yield declared["FlashAttention"]
 
 
 def form_of(op: CustomOp, dtype: str = "float16") -> Form:
