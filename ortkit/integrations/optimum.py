@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ortkit.errors import UserError
 from ortkit.integrations.packages import require
 from ortkit.kernels.metadata import library_path
-from ortkit.optimization.call import OptimizeOptions, optimize
+from ortkit.optimization.call import Optimized, OptimizeOptions, optimize
 from ortkit.runtime.plain_options import session_options
 
 PathLike = str | os.PathLike[str]
@@ -36,21 +37,57 @@ def optimize_folder(
         UserError: There is no such folder, no model in it, or `output` is there already.
         ModelError: A model is not valid.
     """
-    folder, target = Path(source), Path(output)
+    return write_folder(source, output, optimized_models(source, output, options))
+
+
+def optimized_models(
+    source: PathLike, output: PathLike, options: OptimizeOptions | None = None
+) -> dict[str, Optimized]:
+    """Optimize all models of a folder; nothing is written.
+
+    Args:
+        source: The folder.
+        output: The folder that they are for.
+        options: As for `optimize`.
+
+    Returns:
+        The results by the models' file names.
+
+    Raises:
+        UserError: There is no such folder, no model in it, or `output` is there already.
+        ModelError: A model is not valid.
+    """
+    folder = Path(source)
     models = sorted(folder.glob("*.onnx"))
     if not models:
         raise UserError("there is no ONNX model in it", where=str(folder), fix="export it first")
-    if target.exists():
-        raise UserError("is there already", where=str(target), fix="name a new folder")
-    found = [(optimize(model, options), target / model.name) for model in models]
-    data = {path for model in models for path in folder.glob(f"{model.name}*")}
+    if Path(output).exists():
+        raise UserError("is there already", where=str(output), fix="name a new folder")
+    return {model.name: optimize(model, options) for model in models}
+
+
+def write_folder(
+    source: PathLike, output: PathLike, models: Mapping[str, Optimized]
+) -> tuple[Path, ...]:
+    """Write optimized models into a new folder, with what else is in the source.
+
+    Args:
+        source: The folder that the models are of.
+        output: The new folder.
+        models: By their file names.
+
+    Returns:
+        The models that were written.
+    """
+    folder, target = Path(source), Path(output)
+    data = {path for name in models for path in folder.glob(f"{name}*")}
     target.mkdir(parents=True)
     for path in folder.iterdir():
         if path.is_file() and path not in data:
             shutil.copyfile(path, target / path.name)
-    for optimized, path in found:
-        optimized.save(path)
-    return tuple(path for _, path in found)
+    for name, optimized in models.items():
+        optimized.save(target / name)
+    return tuple(target / name for name in models)
 
 
 def from_pretrained(

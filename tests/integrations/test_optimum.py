@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,10 +14,13 @@ import numpy as np
 import pytest
 
 import ortkit
+from ortkit.cli.optimize_optimum import run
 from ortkit.integrations.optimum import from_pretrained, optimize_folder, save_pretrained
 from tests.integrations.needed import needs
 from tests.integrations.planted_model import write_model
 
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "packaging" / "optimum-ortkit"
 NEEDS = needs("torch", "transformers", "optimum", extra="optimum")
 
 
@@ -75,3 +82,64 @@ def test_a_folder_is_optimized_whole(tmp_path: Path) -> None:
     with pytest.raises(ortkit.UserError, match="there is no ONNX model in it"):
         optimize_folder(tmp_path, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_the_command_ends_as_optimize_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = tmp_path / "exported", tmp_path / "opt"
+    folder.mkdir()
+    assert run(folder, output, level=1) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    write_model(folder / "model.onnx")
+    assert run(folder, output, level=1) == 0
+    assert "model.onnx: " in (said := capsys.readouterr().out)
+    assert "verified" in said
+    assert (output / "model.onnx").is_file()
+    assert run(folder, output, level=1) == 2
+    assert "is there already; name a new folder" in capsys.readouterr().err
+
+
+def test_the_package_of_the_command_is_of_the_tree() -> None:
+    """An `__init__.py` in it would hide Optimum, whose folder it shares."""
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["version"] == ortkit.__version__
+    assert project["dependencies"] == [f"ortkit[cpu,optimum]=={ortkit.__version__}"]
+    found = [path.name for path in (PACKAGE / "optimum").rglob("*.py")]
+    assert found == ["register_ortkit.py"]
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """Install the package of the command, and return the environment that has it."""
+    pip = [sys.executable, "-m", "pip", "-q"]
+    command = [*pip, "install", "--no-deps", "--target", folder, PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No matching distribution" in done.stderr or "Connection" in done.stderr:
+        pytest.skip("what builds it cannot be installed: no network")
+    assert done.returncode == 0, done.stderr
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+@pytest.mark.slow
+@NEEDS
+def test_optimum_cli_has_the_command(tmp_path: Path) -> None:
+    _, folder = exported(tmp_path)
+    environment = installed(tmp_path / "site")
+
+    def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "optimum.commands.optimum_cli", *arguments]
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    page = cli("--help").stdout
+    assert all(name in page for name in ("export", "onnxruntime", "ortkit"))
+    given = ("ortkit", "optimize", "--onnx_model", str(folder), "-o", "opt")
+    done = cli(*given)
+    assert done.returncode == 0, done.stderr
+    assert "model.onnx: " in done.stdout
+    ortkit.Session(tmp_path / "opt" / "model.onnx", kernels="require", target="cpu")
+    again = cli(*given)
+    assert again.returncode == 2
+    assert "is there already; name a new folder" in again.stderr
+    assert "Traceback" not in again.stderr
