@@ -20,7 +20,7 @@ from tests.integrations.needed import needs
 from tests.integrations.planted_model import write_model
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "packaging" / "optimum-ortkit"
+PACKAGE = ROOT / "scripts" / "optimum-package"
 NEEDS = needs("torch", "transformers", "optimum", extra="optimum")
 
 
