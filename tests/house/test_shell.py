@@ -64,6 +64,7 @@ NOT_RUN = {
     ("docs/guides/upgrades", "ortkit compare bert.onnx --onnxruntime "): _FETCHES,
     ("docs/guides/upgrades", "ortkit bisect --onnxruntime-optimizers "): _FETCHES,
     ("docs/benchmarks/cpu", "scripts/bench "): _MEASURES,
+    ("docs/benchmarks/cpu", "ortkit compare "): _MEASURES,
     ("docs/benchmarks/cpu", "scripts/test -k region_fuzz"): "the suite has this test",
     ("docs/benchmarks/spelling", "scripts/bench "): _MEASURES,
     ("models/README", "python -m models bert --size full "): "the model has 400 MB",
