@@ -42,6 +42,16 @@ def read_tokens(folder: GenaiFolder, text: Path, vocabulary: int) -> tuple[int, 
 
 
 def _tokenized(folder: GenaiFolder, text: str) -> list[int]:
+    try:
+        return _by_package(folder, text)
+    except MissingDependencyError:
+        raise
+    except Exception as error:  # both packages raise what has no narrower type
+        line = " ".join(str(error).split())
+        raise UserError(f"its tokenizer cannot be used: {line}", where=str(folder.path)) from error
+
+
+def _by_package(folder: GenaiFolder, text: str) -> list[int]:
     """Tokenize by what is installed: Hugging Face's package, or the one that serves the folder.
 
     The latter loads the models. With them it would load native libraries, trusted or not.

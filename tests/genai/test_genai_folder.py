@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ortkit.errors import OrtkitError
+from ortkit.errors import OrtkitError, UserError
 from ortkit.genai.folder import Change, changed_config, read_folder
+from ortkit.genai.tokens import read_tokens
 from tests.genai.folders import config, genai_folder
 
 
@@ -93,3 +94,13 @@ def test_damaged_configurations(tmp_path: Path, text: str, message: str) -> None
 def test_a_folder_without_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(OrtkitError, match=r"is a folder without genai_config.json"):
         read_folder(tmp_path)
+
+
+def test_a_tokenizer_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    folder, text = genai_folder(tmp_path / "f"), tmp_path / "text.txt"
+    (folder / "tokenizer.json").write_text("{}")
+    text.write_text("a text")
+    with pytest.raises(UserError, match="its tokenizer cannot be used: ") as caught:
+        read_tokens(read_folder(folder), text, 100)
+    assert "\n" not in str(caught.value)
