@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _RUNS, _MOST_VECTORS = 16, 6
 # Of the signal under some tiles, that all channels of the result come to before the next ones.
 _NEAR_BYTES = 512 * 1024
-# Taps that are written out, and places under a filter: a row lies on a thread's stack.
-_WRITTEN_TAPS, _MOST_REACH = 8, 8192
+# Taps that are unrolled, and positions under a filter: a row is on the stack of a thread.
+_UNROLLED_TAPS, _MOST_REACH = 8, 8192
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class _Writer:
                     ],
                 )  # fmt: skip
 
-            if taps <= _WRITTEN_TAPS:
+            if taps <= _UNROLLED_TAPS:
                 for tap in range(taps):
                     add(e.i64(tap))
             else:
