@@ -89,6 +89,7 @@ def test_inputs_of_the_user(call, model: Path, tmp_path: Path) -> None:
     assert point["inputs"] == {"x": [3, 5]}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sweep", [(), ("--sweep", "batch=1,2")])
 def test_a_plot_needs_no_network(
     call, model: Path, tmp_path: Path, sweep: tuple[str, ...]

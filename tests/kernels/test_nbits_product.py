@@ -210,6 +210,7 @@ def test_rows_are_rounded_no_further_than_by_onnx_runtime(
     assert np.abs(got - want).mean() <= 1.01 * np.abs(theirs - want).mean()
 
 
+@pytest.mark.sampled(2)
 @runs
 @pytest.mark.parametrize("magnitude", [0.0, 1e-38, 1e-20, 1e30])
 def test_small_and_large_rows(magnitude: float, tmp_path: Path, cache: KernelCache) -> None:

@@ -52,6 +52,7 @@ MET = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MET)
 def test_both_sides_are_met(name: str) -> None:
     original = built(*MET[name])
