@@ -44,6 +44,11 @@ class Guard:
     of_input: bool = False
     """Whether it asks an input, moved at most."""
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether some numbers lead to both of its sides: only an input can hold NaN."""
+        return not self.asks_for_nan or self.of_input
+
 
 Side: TypeAlias = tuple[int, bool]
 """The index of a guard, and whether its condition is true."""
@@ -83,13 +88,16 @@ class GuardCoverage:
         return asdict(self)
 
 
-def add_probes(model: ir.Model) -> list[Guard]:
+def add_probes(model: ir.Model, *, reachable_only: bool = False) -> list[Guard]:
     """Let a model give, for each guard, how often it is true and how often it is asked.
 
     Args:
         model: Changed in place. Its results are those numbers only, two for each guard.
+        reachable_only: Whether guards are left out that usual numbers meet on one side only.
     """
     conditions = list(_conditions(model))
+    if reachable_only:
+        conditions = [each for each in conditions if each[0].is_reachable]
     model.graph.outputs[:] = []
     for index, (_, value) in enumerate(conditions):
         cast = ir.node("Cast", [value], attributes={"to": ir.DataType.INT64})

@@ -54,10 +54,8 @@ def with_guards_met(
         custom_ops: Libraries that the model needs to load at all.
     """
     probed = widened(model)
-    guards = add_probes(probed)
-    # Usual numbers do not lead to NaN in a model: only an input can hold it.
-    reachable = [at for at, guard in enumerate(guards) if not guard.asks_for_nan or guard.of_input]
-    wanted: set[Side] = {(at, side) for at in reachable for side in (True, False)}
+    guards = add_probes(probed, reachable_only=True)
+    wanted: set[Side] = {(at, side) for at in range(len(guards)) for side in (True, False)}
     prune(probed)
     if not wanted or not probed.graph.inputs:
         return sets
