@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,8 @@ from ortkit.runtime.tensor_files import (
 )
 from ortkit.verify.inputs.feeds import Feeds, Value
 
+_MAPPED_FROM_BYTES = 64 << 10
+
 
 def write_feeds(folder: Path, feeds: Feeds) -> None:
     """Write an input set into a new folder."""
@@ -27,9 +32,19 @@ def write_feeds(folder: Path, feeds: Feeds) -> None:
     write_manifest(folder, entries)
 
 
-def read_values(folder: Path) -> dict[str, Value]:
-    """Read the values in a folder; large tensors stay mapped and are read as they are used."""
-    return {entry["name"]: _value(folder, entry) for entry in read_manifest(folder)}
+def read_values(folder: Path, names: Collection[str] | None = None) -> dict[str, Value]:
+    """Read the values in a folder; large tensors stay mapped and are read as they are used.
+
+    Args:
+        folder: What `write_feeds`, or a session, wrote.
+        names: Those that are wanted; None for all.
+    """
+    entries = read_manifest(folder)
+    return {
+        entry["name"]: _value(folder, entry)
+        for entry in entries
+        if names is None or entry["name"] in names
+    }
 
 
 def _entry(folder: Path, index: int, name: str, value: Value) -> Entry:
@@ -71,5 +86,9 @@ def _array(folder: Path, item: Item) -> np.ndarray:
         return ir.serde.TensorProtoTensor(proto).numpy()
     if 0 in shape:  # nothing to map
         return np.zeros(shape, dtype.numpy())
-    mapped = np.memmap(folder / item["file"], dtype=np.uint8, mode="r")
-    return mapped.view(dtype.numpy()).reshape(shape)
+    # numpy.memmap resolves its path for each file, which takes longer than to read a small one.
+    with (folder / item["file"]).open("rb") as file:
+        if os.fstat(file.fileno()).st_size < _MAPPED_FROM_BYTES:
+            return np.frombuffer(file.read(), dtype.numpy()).reshape(shape)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapped, dtype.numpy()).reshape(shape)

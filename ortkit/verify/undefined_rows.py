@@ -46,11 +46,12 @@ def zero_undefined(model: ir.Model, side: str) -> bool:
     """
     if model.graph.opset_imports.get("", 0) < _RANGES_FROM:
         return False
+    nodes = (node for root in roots(model) for node in nodes_below(root))
+    grouped = [node for node in nodes if (node.domain, node.op_type) == _GROUPED]
+    if not grouped:
+        return False
     shapes = Shapes.infer(model)
-    found = [
-        node for root in roots(model) for node in nodes_below(root)
-        if leaves_rows_undefined(node, shapes)
-    ]  # fmt: skip
+    found = [node for node in grouped if leaves_rows_undefined(node, shapes)]
     for node in found:
         for value in filter(None, _present(node)):
             _zero_rows(node, value, side, shapes.dtype(value) or ir.DataType.FLOAT)

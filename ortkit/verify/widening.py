@@ -37,6 +37,8 @@ def widened(model: ir.Model) -> ir.Model:
     copy = model.clone()
     if copy.functions:
         inline_functions(copy)
+    if not _has_halves(copy):
+        return copy
     shapes = Shapes.infer(copy)
     for graph in copy.graphs():
         for value in graph.initializers.values():
@@ -49,6 +51,28 @@ def widened(model: ir.Model) -> ir.Model:
                 _widen_value(value, shapes.dtype(value))
             _widen_attributes(node)
     return copy
+
+
+def _has_halves(model: ir.Model) -> bool:
+    """Say whether an input, a constant or an attribute brings half precision into a model."""
+    for graph in model.graphs():
+        for value in (*graph.inputs, *graph.initializers.values()):
+            constant = None if value.const_value is None else value.const_value.dtype
+            if constant in HALVES or _wide_type(value.type) is not value.type:
+                return True
+    attributes = (
+        attribute
+        for root in roots(model)
+        for node in nodes_below(root)
+        for attribute in node.attributes.values()
+        if not attribute.is_ref()
+    )
+    return any(
+        attribute.as_tensor().dtype in HALVES
+        if attribute.type == ir.AttributeType.TENSOR
+        else _names_a_half(attribute)
+        for attribute in attributes
+    )
 
 
 def rounded_to(value: ir.Value) -> ir.DataType | None:
