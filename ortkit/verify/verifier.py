@@ -243,8 +243,8 @@ class Verifier:
         if zero_undefined(opened, "candidate"):
             path = self._as_file(opened, f"{folder.name}d")
         if self._only_wide:
-            opened, library = widened(opened), None
-            path = self._as_file(opened, f"{folder.name}w")
+            path, library = self._as_file(widened(opened), f"{folder.name}w"), None
+            opened = open_model(path)
         rewrites = values or self._rewrites(state).check(opened, allowance, kept, keeps_names)
         if rewrites.wrong:
             return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)
