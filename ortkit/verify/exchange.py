@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,9 @@ from ortkit.runtime.tensor_files import (
     write_manifest,
 )
 from ortkit.verify.inputs.feeds import Feeds, Value
+
+#: Bytes. Mapping a smaller file costs several times what reading it does.
+_LEAST_MAPPED = 1 << 16
 
 
 def write_feeds(folder: Path, feeds: Feeds) -> None:
@@ -69,7 +73,11 @@ def _array(folder: Path, item: Item) -> np.ndarray:
         data = (folder / item["file"]).read_bytes()
         proto = onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=data)
         return ir.serde.TensorProtoTensor(proto).numpy()
-    if 0 in shape:  # nothing to map
-        return np.zeros(shape, dtype.numpy())
-    mapped = np.memmap(folder / item["file"], dtype=np.uint8, mode="r")
-    return mapped.view(dtype.numpy()).reshape(shape)
+    file = folder / item["file"]
+    whole = math.prod(shape) * dtype.bitwidth // 8
+    held: np.ndarray = (
+        np.frombuffer(file.read_bytes(), np.uint8)
+        if whole < _LEAST_MAPPED
+        else np.memmap(str(file), np.uint8, mode="r")  # a path it would resolve, link by link
+    )
+    return held.view(dtype.numpy()).reshape(shape)

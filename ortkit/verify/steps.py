@@ -90,11 +90,12 @@ def bytes_of_values(model: ir.Model, feeds: Iterable[Path]) -> dict[str, int]:
         feeds: Folders of input sets.
     """
     most: dict[str, int] = {}
-    for each in feeds:
+    fed = (read_values(each).items() for each in feeds)
+    shapes_fed = (tuple((name, _shape(value)) for name, value in each) for each in fed)
+    for given in map(dict, dict.fromkeys(shapes_fed)):
         known = model.clone()
-        shapes_fed = {name: _shape(value) for name, value in read_values(each).items()}
         for value in known.graph.inputs:
-            if shape := shapes_fed.get(value.name or ""):
+            if shape := given.get(value.name or ""):
                 value.shape = ir.Shape(shape)
         shapes = Shapes.infer(known)
         for name, value in computed_values(known).items():

@@ -154,13 +154,14 @@ def _conditions(model: ir.Model) -> Iterator[tuple[Guard, ir.Value]]:
     """Yield the guards of the main graph with their boolean values, each condition once."""
     computed, by_values = {*computed_values(model).values()}, _read_from_values(model)
     by_values |= {node.outputs[0] for node in length_tests(model) if is_length_test(node)}
-    shapes = Shapes.infer(model)
+    shapes: Shapes | None = None
     seen: set[ir.Value] = set()
     for node in list(model.graph):
         if node.domain or not node.inputs:
             continue
         name = f"{node.op_type} {node.outputs[0].name!r}"
         if node.op_type == "Clip" and node.inputs[0] in by_values:
+            shapes = Shapes.infer(model) if shapes is None else shapes
             yield from ((Guard(name, test), value) for test, value in _bounds(node, shapes))
         condition = node.outputs[0] if node.op_type in _COMPARISONS else node.inputs[0]
         if node.op_type not in _COMPARISONS | _CHOICES or condition is None:
