@@ -102,7 +102,11 @@ def _why_images(site: Site) -> str:
     """Say why the result is no list of patches; empty if it is one."""
     readers = [node for node, _ in site.output.uses()]
     shape = site.shape(site.output)
-    flat = site.shape(readers[0].outputs[0]) if len(readers) == 1 else None
-    if flat is None or shape is None or readers[0].op_type not in ("Reshape", "Flatten"):
+    if len(readers) != 1 or shape is None:
+        return "its result is read as images"
+    if readers[0].op_type == "Transpose" and len(shape) == 3:
+        return ""  # of one dimension
+    flat = site.shape(readers[0].outputs[0])
+    if flat is None or readers[0].op_type not in ("Reshape", "Flatten"):
         return "its result is read as images"
     return "" if len(flat) == 3 and flat[1] == shape[1] else "its result is not flattened"
