@@ -187,7 +187,8 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             calls[name] = bound.run
             errors[name] = _error(torch.from_dlpack(bound.outputs["y"]), expected)
             row[f"{name}: notes"] = list(session.notes)
-        calls["torch"] = _synchronized(lambda: one.module(one.example))
+        if not one.is_dynamic:
+            calls["torch"] = _synchronized(lambda: one.module(one.example))
         started = time.perf_counter()
         modes = {f"torch: {name}": _compiled(one, name) for name in _modes(one, options)}
         row["compile_s"] = time.perf_counter() - started
@@ -217,7 +218,8 @@ def _modes(one: Architecture, options: argparse.Namespace) -> list[str]:
     """Return the ways in which torch compiles a model: for its sizes, which have one row."""
     if not options.compile or one.is_dynamic:
         return []
-    return [*_MODES, *(_MODES_OF_NETS if one.is_net else ())]
+    modes = [*_MODES, *(_MODES_OF_NETS if one.is_net else ())]
+    return [mode for mode in modes if mode in (options.modes or modes)]
 
 
 def _compiled(one: Architecture, name: str) -> Callable[[], object]:
@@ -403,6 +405,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--into", type=Path, help="a file of rows, to which others are added")
     parser.add_argument("--seconds", type=float, help="no row is begun after these")
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument(
+        "--modes", type=lambda text: text.split(","),
+        help=f"of torch.compile: {', '.join(_MODES | _MODES_OF_NETS)}; all of them by default",
+    )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument(
         "--no-verify", dest="verify", action="store_false",
