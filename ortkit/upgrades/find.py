@@ -19,6 +19,8 @@ INSTALLED = "installed"
 #: `1.24.4`, `1.32.0.dev20261101`, `onnxruntime-gpu==1.24.4`.
 _VERSION = re.compile(r"(?:(?P<package>onnxruntime[a-z-]*|ort-[a-z-]+)==)?(?P<version>\d[\w.]*)")
 _FLAG = "--onnxruntime"
+#: Of the cache: the versions that were fetched.
+_FOLDER = "onnxruntimes"
 
 
 def _silent(stage: str) -> None:
@@ -64,7 +66,12 @@ def labels(found: Sequence[Installation]) -> tuple[str, ...]:
 def kept_in(package: str, wanted: str) -> Path:
     """Return the folder that a version is fetched into, for this Python."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    return cache_dir() / "onnxruntimes" / f"{package}-{wanted}-{python}"
+    return cache_dir() / _FOLDER / f"{package}-{wanted}-{python}"
+
+
+def kept() -> tuple[Path, ...]:
+    """Return the folders of all versions that were fetched, for any Python."""
+    return tuple(path for path in sorted((cache_dir() / _FOLDER).glob("*-cp*")) if path.is_dir())
 
 
 def _found(name: str, *, install: bool, progress: Callable[[str], None]) -> Installation:

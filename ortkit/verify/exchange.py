@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-import os
+import math
 from collections.abc import Collection
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from ortkit.runtime.tensor_files import (
 )
 from ortkit.verify.inputs.feeds import Feeds, Value
 
-_MAPPED_FROM_BYTES = 64 << 10
+#: Bytes. Mapping a smaller file costs several times what reading it does.
+_LEAST_MAPPED = 1 << 16
 
 
 def write_feeds(folder: Path, feeds: Feeds) -> None:
@@ -84,11 +84,11 @@ def _array(folder: Path, item: Item) -> np.ndarray:
         data = (folder / item["file"]).read_bytes()
         proto = onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=data)
         return ir.serde.TensorProtoTensor(proto).numpy()
-    if 0 in shape:  # nothing to map
-        return np.zeros(shape, dtype.numpy())
-    # numpy.memmap resolves its path for each file, which takes longer than to read a small one.
-    with (folder / item["file"]).open("rb") as file:
-        if os.fstat(file.fileno()).st_size < _MAPPED_FROM_BYTES:
-            return np.frombuffer(file.read(), dtype.numpy()).reshape(shape)
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapped, dtype.numpy()).reshape(shape)
+    file = folder / item["file"]
+    whole = math.prod(shape) * dtype.bitwidth // 8
+    held: np.ndarray = (
+        np.frombuffer(file.read_bytes(), np.uint8)
+        if whole < _LEAST_MAPPED
+        else np.memmap(str(file), np.uint8, mode="r")  # a path it would resolve, link by link
+    )
+    return held.view(dtype.numpy()).reshape(shape)

@@ -383,7 +383,7 @@ class RewriteStage:
         limits = LIMITS if rounded is None else replace(LIMITS, largest=rounded.largest)
         constants_cap = 0.0 if rounded is None else rounded.cap
         off: dict[str, OutputComparison] = {}
-        wanted = list(names)
+        wanted = dict.fromkeys(names)
         for feeds in self._feeds if wanted else ():
             expected = read_values(folder / "expected" / feeds.name, wanted)
             actual = read_values(folder / "actual" / feeds.name, wanted)

@@ -89,10 +89,10 @@ def bytes_of_values(model: ir.Model, feeds: Iterable[Path]) -> dict[str, int]:
         feeds: Folders of input sets.
     """
     most: dict[str, int] = {}
-    for shapes_fed in _largest([_shapes(each) for each in feeds]):
+    for given in _largest([_shapes(each) for each in feeds]):
         known = model.clone()
         for value in known.graph.inputs:
-            if shape := shapes_fed.get(value.name or ""):
+            if shape := given.get(value.name or ""):
                 value.shape = ir.Shape(shape)
         shapes = Shapes.infer(known)
         for name, value in computed_values(known).items():

@@ -181,9 +181,8 @@ def _conditions(model: ir.Model) -> Iterator[tuple[Guard, ir.Value]]:
             continue
         name = f"{node.op_type} {node.outputs[0].name!r}"
         if node.op_type == "Clip" and node.inputs[0] in by_values:
-            shapes = shapes or Shapes.infer(model)
-            bounds = list(_bounds(node, shapes))
-            yield from ((Guard(name, test), value) for test, value in bounds)
+            shapes = Shapes.infer(model) if shapes is None else shapes
+            yield from ((Guard(name, test), value) for test, value in _bounds(node, shapes))
         condition = node.outputs[0] if node.op_type in _COMPARISONS else node.inputs[0]
         if node.op_type not in _COMPARISONS | _CHOICES or condition is None:
             continue
