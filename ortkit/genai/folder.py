@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,9 @@ from ortkit.errors import ModelError, UserError
 
 CONFIG = "genai_config.json"
 _FILE, _OPTIONS, _LIBRARY = "filename", "session_options", "custom_ops_library"
+_THREADS = "intra_op_num_threads"
+#: The most threads that onnxruntime-genai gives a session by itself.
+_MOST_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,32 @@ class GenaiFolder:
     def decoder(self) -> Section | None:
         """The language model itself, if it is one file."""
         return next((each for each in self.sections if each.place == ("model", "decoder")), None)
+
+    @property
+    def decoder_threads(self) -> int:
+        """Threads of the decoder in onnxruntime-genai: half the processors unless it is told.
+
+        0: ONNX Runtime decides.
+        """
+        decoder = self.config["model"].get("decoder")
+        options = decoder.get(_OPTIONS) if isinstance(decoder, dict) else None
+        told = options.get(_THREADS) if isinstance(options, dict) else None
+        if isinstance(told, int) and told >= 0:
+            return told
+        return min(max((os.cpu_count() or 1) // 2, 1), _MOST_THREADS)
+
+    @property
+    def writes_caches_in_place(self) -> bool:
+        """Whether onnxruntime-genai gives caches room for all tokens of a sequence at once."""
+        search = self.config.get("search")
+        told = search.get("past_present_share_buffer") if isinstance(search, dict) else None
+        return told is not False
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens of a sequence; None: the configuration does not say."""
+        told = self.config["model"].get("context_length")
+        return told if isinstance(told, int) and told > 0 else None
 
 
 @dataclass(frozen=True)
