@@ -38,6 +38,8 @@ _BRIEF = {
     "ortkit.measure.whole._SECONDS": 0.3,
     "ortkit.runtime.profiling.model_runs._SECONDS": 0.3,
 }
+#: Of a verification, which ends early on a busy machine and says so: none of the tests is to.
+_VERIFY_SECONDS = 600.0
 #: A collection looks at all that was imported, which is more here than elsewhere: fewer of them.
 _COLLECTOR = (20_000, 20, 20)
 
@@ -59,12 +61,19 @@ def _processes() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _brief_measurements() -> Iterator[None]:
-    """Let commands measure for a moment: tests hold what is said of it, not how exact it is."""
+def verify_seconds() -> Iterator[float]:
+    """Let commands measure for a moment, and verification take its time.
+
+    Tests hold what is said of a measurement, not how exact it is. Yields how long users' last.
+    """
+    from ortkit.verify import limits
+
+    usual = limits.SECONDS
     with pytest.MonkeyPatch.context() as patch:
         for name, seconds in _BRIEF.items():
             patch.setattr(name, seconds)
-        yield
+        patch.setattr(limits, "SECONDS", _VERIFY_SECONDS)
+        yield usual
 
 
 @pytest.fixture
