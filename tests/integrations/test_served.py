@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from ortkit.integrations.packages import require
 from ortkit.integrations.ray_model import OrtkitModel
 from ortkit.integrations.served import served_session
 from tests.integrations.served_models import LOOKUP, MIXED, ROWS, expected, optimized, saved
-from tests.runtime.foreign import compile_foreign, fused_model, stated
+from tests.runtime.foreign import untrusted_model
 
 
 def test_a_server_has_the_kernels(tmp_path: Path) -> None:
@@ -30,12 +29,8 @@ def test_a_server_has_the_kernels(tmp_path: Path) -> None:
 def test_what_comes_with_a_model_trusts_no_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("ORTKIT_TRUST", raising=False)
-    (tmp_path / "elsewhere").mkdir()
-    library = compile_foreign(tmp_path / "elsewhere", mark := tmp_path / "was-loaded")
-    model = fused_model(tmp_path, stated(library))
-    shutil.copyfile(library, tmp_path / "m.ops.so")
+    model, mark = untrusted_model(tmp_path, monkeypatch)
+    library = tmp_path / "m.ops.so"
     for settings, said in (
         ({"trust": True}, "trust: is no setting of a served model"),
         ({"kernels": str(library)}, "kernels: cannot be"),
