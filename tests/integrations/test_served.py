@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ortkit.errors import MissingDependencyError, RunError, UserError
-from ortkit.integrations import ray_model
+from ortkit.integrations import ray_model, ray_serve
 from ortkit.integrations.batching import joinable
 from ortkit.integrations.packages import require
 from ortkit.integrations.ray_model import OrtkitModel
@@ -120,6 +120,22 @@ def test_a_bad_http_request_is_the_clients_fault(
     bad = {"I": [[10**30]]}, {"I": [[1], [1, 2]]}, {"I": "x"}, {}, []
     model = saved(LOOKUP, tmp_path / "m.onnx")
     assert asyncio.run(ask(model, *bad)) == [400] * len(bad)
+
+
+def test_an_application_has_room_for_a_batch_and_keeps_its_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deployment(_: object, **options: Any) -> Any:
+        return SimpleNamespace(bind=lambda *_: options)
+
+    monkeypatch.setattr(ray_serve, "require", lambda *_: SimpleNamespace(deployment=deployment))
+    model = saved(ROWS, tmp_path / "rows.onnx")
+    found = ray_serve.application(model, threads=2, ray_actor_options={"num_gpus": 1})
+    assert found["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 1}
+    assert found["max_ongoing_requests"] == 16
+    assert "max_ongoing_requests" not in ray_serve.application(model, max_batch=0)
+    asked = ray_serve.application(model, max_batch=32, max_ongoing_requests=40)
+    assert asked["max_ongoing_requests"] == 40
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:
