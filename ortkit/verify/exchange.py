@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +32,19 @@ def write_feeds(folder: Path, feeds: Feeds) -> None:
     write_manifest(folder, entries)
 
 
-def read_values(folder: Path) -> dict[str, Value]:
-    """Read the values in a folder; large tensors stay mapped and are read as they are used."""
-    return {entry["name"]: _value(folder, entry) for entry in read_manifest(folder)}
+def read_values(folder: Path, names: Collection[str] | None = None) -> dict[str, Value]:
+    """Read the values in a folder; large tensors stay mapped and are read as they are used.
+
+    Args:
+        folder: What `write_feeds`, or a session, wrote.
+        names: Those that are wanted; None for all.
+    """
+    entries = read_manifest(folder)
+    return {
+        entry["name"]: _value(folder, entry)
+        for entry in entries
+        if names is None or entry["name"] in names
+    }
 
 
 def _entry(folder: Path, index: int, name: str, value: Value) -> Entry:
