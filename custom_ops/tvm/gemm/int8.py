@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
 _LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16")
-# Rows of tiles, the largest first, and vectors of 16 columns: with VNNI 16 accumulators. Without
-# it the sums of 16 columns take twice as many registers.
-_VNNI_ROWS, _PAIR_ROWS = (8, 4, 2, 1), (2, 1)
+# Rows of tiles, the largest first. With VNNI there are 16 accumulators, two vectors wide; AVX2
+# has four, one vector of 16 columns wide: 8 registers.
+_VNNI_ROWS, _PAIR_ROWS = (8, 4, 2, 1), (4, 2, 1)
+# K, where rows and a panel are copied to 16 bits on the stack: 600 KB.
+_MOST_PAIRS = 8192
 # Of units that work is cut into at least, if there are rows for it.
 _LEAST_UNITS = 32
-# Of one core: 430 GOP/s with VNNI, 190 with pairs of 16 bits (Zen 4).
-_VNNI_PICOSECONDS, _PAIR_PICOSECONDS = 5, 11
+# Of one core: 430 GOP/s with VNNI, 150 with pairs of 16 bits (Zen 4, 2026-11-27).
+_VNNI_PICOSECONDS, _PAIR_PICOSECONDS = 5, 13
 # A core reads weights at 11 GB/s from memory.
 _PICOSECONDS_PER_BYTE = 90
 _MOST_NANOSECONDS = 1_000_000_000
@@ -56,6 +58,8 @@ class Int8Product:
             return Refused("ONNX Runtime's products of bytes use the tiles of AMX")
         if level not in _LEVELS:
             return Refused(f"processors of level {level} have no sums of products of bytes")
+        if not has_bf16(level) and self.form.depth > _MOST_PAIRS:
+            return Refused(f"K = {self.form.depth}, more than {_MOST_PAIRS}, without VNNI")
         return None
 
     @property
@@ -100,12 +104,21 @@ class _Writer:
         self.rows = e.share(e.extent(product(self.of.leading)))
         self.heights = _VNNI_ROWS if e.has_dot4 else _PAIR_ROWS
         self.together = self.panels.vectors if e.has_dot4 else 1
+        if not e.has_dot4:
+            # A panel, and the rows of a tile, in 16 bits.
+            self.wide = e.aligned(self._groups * GROUP * WIDTH, "uint16")
+            self.wide_rows = e.aligned(self.heights[0] * self._pitch, "uint16")
         self.finisher = Finisher(e, self.of, self.buffers, self.panels.vectors)
         self.opened = e.local(1, "int64")
 
     @property
     def _groups(self) -> int:
         return -(-self.of.depth // GROUP)
+
+    @property
+    def _pitch(self) -> int:
+        """Elements between rows in 16 bits: whole vectors."""
+        return -(-self.of.depth // (2 * VECTOR)) * 2 * VECTOR
 
     def function(self) -> Expr:
         """Return the function that computes the units begin .. end - 1."""
@@ -144,39 +157,36 @@ class _Writer:
         """Emit the sums of a panel's weights, and what is read once for all rows."""
         e = self.e
         sums = [e.begin_sum() for _ in range(vectors)]
-        ones = e.constant(0x01010101, "uint32")
         with e.loop(e.i64(self._groups)) as group:
             for vector, total in enumerate(sums):
-                e.add_products(total, ones, self._weights(start, group, vector))
+                at = start + group * e.i64(WIDTH * GROUP) + e.i64(vector * BYTES)
+                weights = e.share_bytes(e.sixty_four(self.buffers[self.of.weight], at))
+                if e.has_dot4:
+                    e.add_fours(total, e.constant(0x01010101, "uint32"), weights)
+                    continue
+                for number, pair in enumerate(e.widened(weights)):
+                    pair = e.share_row(pair, 2 * VECTOR, "uint16")
+                    e.add_pairs(total, e.constant(0x00010001, "uint32"), pair)
+                    to = self._wide_at(group * e.i64(2) + e.i64(number), vector)
+                    e.put(self.wide[0], to, pair, 2 * VECTOR)
         self.finisher.open(column, sums, lanes)
 
-    def _weights(self, start: Expr, group: Expr, vector: int) -> Expr:
+    def _wide_at(self, pair: Expr, vector: int) -> Expr:
+        """Return where a pair along K of 16 columns lies in the panel of 16 bits."""
         e = self.e
-        at = start + group * e.i64(WIDTH * GROUP) + e.i64(vector * BYTES)
-        return e.sixty_four(self.buffers[self.of.weight], at)
+        return self.wide[1] + (pair + e.i64(vector * 2 * self._groups)) * e.i64(2 * VECTOR)
 
     def _tile(
         self, row: Expr, height: int, vectors: range, start: Expr, panel: tuple[Expr, int, int]
     ) -> None:
         """Emit a tile of rows by vectors: its sums, then its results."""
-        e, depth, x = self.e, self.of.depth, self.buffers[self.of.x]
-        tops = [e.share((row + e.i64(r)) * e.i64(depth)) for r in range(height)]
-        totals = [[e.begin_sum() for _ in vectors] for _ in range(height)]
-
-        def step(group: Expr, four: list[Expr]) -> None:
-            weights = [e.share_bytes(self._weights(start, group, v)) for v in vectors]
-            for own, value in zip(totals, four, strict=True):
-                for total, weight in zip(own, weights, strict=True):
-                    e.add_products(total, value, weight)
-
-        with e.loop(e.i64(depth // GROUP)) as group:
-            at = e.share(group * e.i64(GROUP))
-            step(group, [e.share(self._four(x, top + at)) for top in tops])
-        if left := depth % GROUP:
-            at = depth - left
-            step(
-                e.i64(at // GROUP), [e.share(self._some(x, top + e.i64(at), left)) for top in tops]
-            )
+        e, totals = self.e, [[self.e.begin_sum() for _ in vectors] for _ in range(height)]
+        if e.has_dot4:
+            self._add_fours(row, totals, vectors, start)
+        else:
+            if vectors.start == 0:
+                self._widen_rows(row, height)
+            self._add_pairs(totals, vectors)
         column, count, lanes = panel
         for r, own in enumerate(totals):
             sink = e.share((row + e.i64(r)) * e.i64(self.of.columns) + column)
@@ -184,6 +194,65 @@ class _Writer:
                 width = VECTOR if vector < count - 1 else lanes
                 place = Place(e.share(sink + e.i64(vector * VECTOR)), width, vector)
                 self.finisher.write(e.sums(total), place)
+
+    def _add_fours(
+        self, row: Expr, totals: list[list[Buffer]], vectors: range, start: Expr
+    ) -> None:
+        """Emit sums of four products at once."""
+        e, depth, x = self.e, self.of.depth, self.buffers[self.of.x]
+        tops = [e.share((row + e.i64(r)) * e.i64(depth)) for r in range(len(totals))]
+
+        def step(group: Expr, four: list[Expr]) -> None:
+            at = start + group * e.i64(WIDTH * GROUP)
+            panel = self.buffers[self.of.weight]
+            weights = [
+                e.share_bytes(e.sixty_four(panel, at + e.i64(vector * BYTES)))
+                for vector in vectors
+            ]
+            for own, value in zip(totals, four, strict=True):
+                for total, weight in zip(own, weights, strict=True):
+                    e.add_fours(total, value, weight)
+
+        with e.loop(e.i64(depth // GROUP)) as group:
+            at = e.share(group * e.i64(GROUP))
+            step(group, [e.share(self._four(x, top + at)) for top in tops])
+        if left := depth % GROUP:
+            at = e.i64(depth - left)
+            step(e.i64(depth // GROUP), [e.share(self._some(x, top + at, left)) for top in tops])
+
+    def _widen_rows(self, row: Expr, height: int) -> None:
+        """Emit a copy of rows in 16 bits; what follows K is 0."""
+        e, depth, x = self.e, self.of.depth, self.buffers[self.of.x]
+        buffer, origin = self.wide_rows
+        for r in range(height):
+            source = e.share((row + e.i64(r)) * e.i64(depth))
+            sink = e.share(origin + e.i64(r * self._pitch))
+
+            def copy(at: Expr, count: int, source: Expr = source, sink: Expr = sink) -> None:
+                dtype = "uint16" if count == 1 else f"uint16x{count}"
+                e.put(buffer, sink + at, e.cast(e.part(x, source + at, count), dtype), count)
+
+            if depth % 2:
+                e.put(buffer, sink + e.i64(depth), e.constant(0, "uint16"), 1)
+            e.each_block(depth, copy)
+
+    def _add_pairs(self, totals: list[list[Buffer]], vectors: range) -> None:
+        """Emit sums of two products at once, of rows and a panel in 16 bits."""
+        e, (buffer, origin) = self.e, self.wide_rows
+        with e.loop(e.i64(-(-self.of.depth // 2))) as pair:
+            weights = [
+                e.share_row(
+                    e.part(self.wide[0], self._wide_at(pair, vector), 2 * VECTOR),
+                    2 * VECTOR,
+                    "uint16",
+                )
+                for vector in vectors
+            ]
+            for r, own in enumerate(totals):
+                at = origin + e.i64(r * self._pitch) + pair * e.i64(2)
+                two = e.share(e.tir.reinterpret("uint32", e.part(buffer, at, 2)))
+                for total, weight in zip(own, weights, strict=True):
+                    e.add_pairs(total, two, weight)
 
     def _four(self, x: Buffer, at: Expr) -> Expr:
         return self.e.tir.reinterpret("uint32", self.e.part(x, at, GROUP))

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op, places
 from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.lower import detached_constant
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.kernels.layouts.int8_panels import layout
 from ortkit.rewrite.scope import Scope
@@ -272,7 +273,8 @@ class _Finder:
         if node is None or not is_op(node, "DequantizeLinear"):
             return None
         zero = node.inputs[2] if len(node.inputs) > 2 else None
-        matrix = self._matrix(node.inputs[0], zero, is_transposed=is_transposed)
+        source = self._folded(node) or node.inputs[0]
+        matrix = self._matrix(source, zero, is_transposed=is_transposed)
         scales = self._scales(node.inputs[1], matrix)
         if matrix is None or scales is None:
             return None
@@ -281,10 +283,37 @@ class _Finder:
             return None
         return matrix, scales
 
+    def _folded(self, widening: ir.Node) -> ir.Value | None:
+        """Return the constant that QuantizeLinear in front of DequantizeLinear makes of floats."""
+        source = widening.inputs[0]
+        node = None if source is None else source.producer()
+        if node is None or not is_op(node, "QuantizeLinear") or source is None:
+            return None
+        array, scale = self.scope.array(node.inputs[0]), self.scope.array(node.inputs[1])
+        if array is None or scale is None or array.ndim != 2 or array.dtype != np.float32:
+            return None
+        axis, block = places(Site(self.scope, node, ""), node)
+        if (
+            node.inputs[1:] != widening.inputs[1:]
+            or block
+            or scale.size not in (1, array.shape[axis])
+        ):
+            return None
+        steps = scale.reshape((-1, 1) if scale.size > 1 and axis == 0 else -1)
+        dtype = self._dtype(source)
+        if dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+            return None
+        # Other zero points are refused later.
+        least, middle = (-128, 0) if dtype == ir.DataType.INT8 else (0, 128)
+        whole = np.clip(np.rint(array / steps) + middle, least, least + 255)
+        return detached_constant(ir.tensor(whole.astype(dtype.numpy())), f"{source.name}/folded")
+
     def _matrix(
         self, value: ir.Value | None, zero: ir.Value | None, *, is_transposed: bool
     ) -> Matrix | None:
-        if value is None or not self.scope.is_constant(value) or value.const_value is None:
+        if value is None or value.const_value is None:
+            return None
+        if value.graph is not None and not self.scope.is_constant(value):
             return None
         if len(value.const_value.shape) != 2 or 0 in value.const_value.shape.numpy():
             return None
