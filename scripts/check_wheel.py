@@ -11,11 +11,14 @@ import sys
 import zipfile
 from pathlib import Path
 
-#: What kernels are linked with, and what is loaded at run time.
-NEEDED = (
-    "libortkit_shim.a", "libortkit_runtime.so", "libortkit_provider.so", "manifest.h", "names.h",
-    "kernel.h", "bridge.h",
-)  # fmt: skip
+#: By distribution: what kernels are linked with, and what is loaded at run time.
+NEEDED = {
+    "ortkit": (
+        "libortkit_shim.a", "libortkit_runtime.so", "libortkit_provider.so", "manifest.h",
+        "names.h", "kernel.h", "bridge.h",
+    ),
+    "onnxruntime_ep_ortkit": ("libortkit_provider.so",),
+}  # fmt: skip
 #: `e_machine` of an ELF file.
 MACHINES = {"x86_64": 62, "aarch64": 183}
 
@@ -51,12 +54,13 @@ def glibc(platform: str) -> tuple[int, int] | None:
 def problem_inside(wheel: Path, platform: str) -> str:
     """Return what is missing in a wheel, or for another processor; empty if nothing is."""
     machine = next(number for name, number in MACHINES.items() if platform.endswith(name))
+    contents = NEEDED[wheel.name.partition("-")[0]]
     with zipfile.ZipFile(wheel) as archive:
         names = {name.rpartition("/")[2]: name for name in archive.namelist()}
-        for needed in NEEDED:
+        for needed in contents:
             if needed not in names:
                 return f"{needed} is missing"
-        for name in (each for each in NEEDED if each.endswith(".so")):
+        for name in (each for each in contents if each.endswith(".so")):
             head = archive.read(names[name])[:20]
             if int.from_bytes(head[18:20], "little") != machine:
                 return f"{name} is for another processor"

@@ -1,8 +1,9 @@
-"""`ortkit cache list|clear`: what is kept on disk of compiled kernels."""
+"""`ortkit cache list|clear`: what is kept on disk, of compiled kernels and of what was fetched."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _clear(cache: KernelCache) -> tuple[int, int]:
-    """Remove kernels, verdicts, libraries and plans; returns how many files and how many bytes."""
+    """Remove kernels, verdicts, libraries, plans and what was fetched.
+
+    Returns:
+        How many files, and how many bytes.
+    """
     from ortkit.errors import UserError
     from ortkit.kernels.cache_files import FOLDERS
     from ortkit.temporary import sweep
@@ -56,13 +61,30 @@ def _clear(cache: KernelCache) -> tuple[int, int]:
     for name in FOLDERS:
         sweep(cache.folder.parent / name)
     others = _others(cache, ())
-    sizes = [_size(path) for path in others]
-    for path in others:
+    fetched = _fetched(cache)
+    files = [*others, *(path for folder in fetched for path in _files(folder))]
+    sizes = [_size(path) for path in files]
+    for path in (*others, *fetched):
         try:
-            path.unlink(missing_ok=True)
+            if path in fetched:
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"cannot be removed: {error.strerror}", where=str(path)) from error
-    return removed + len(others), freed + sum(sizes)
+    return removed + len(files), freed + sum(sizes)
+
+
+def _fetched(cache: KernelCache) -> tuple[Path, ...]:
+    """Return the folders of ONNX Runtimes that were fetched on request."""
+    from ortkit.upgrades.find import kept
+
+    return () if cache.refusal() else kept()
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files below a folder."""
+    return [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
 
 
 def _others(cache: KernelCache, entries: Sequence[Entry]) -> list[Path]:
@@ -110,6 +132,10 @@ def _document(
             for one in entries
         ],
         "others": {"files": len(others), "bytes": sum(map(_size, others))},
+        "onnxruntimes": [
+            {"folder": str(folder), "bytes": sum(map(_size, _files(folder)))}
+            for folder in _fetched(cache)
+        ],
         "refused": cache.refusal(),
         "removed": removed,
     }
@@ -127,6 +153,9 @@ def _show(cache: KernelCache, entries: Sequence[Entry], others: Sequence[Path]) 
             f"{plural(len(others), 'other file')}, {size}: libraries and plans of the provider, "
             "kernels of other versions of ortkit; `ortkit cache clear` removes them too"
         )
+    for folder in _fetched(cache):
+        size = show.bytes_text(sum(map(_size, _files(folder))))
+        show.line(f"ONNX Runtime, fetched on request, {size}, in {folder}")
 
 
 def _when(seconds: float) -> str:

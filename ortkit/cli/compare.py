@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.cli.decoding_flags import add_decoding, is_decoding, refuse_without
 from ortkit.cli.feeds import blaming_made_up
 from ortkit.cli.flags import add_precision, add_trust, names, numbers, sizes
 from ortkit.errors import UserError
@@ -25,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL",
-        help="ONNX files; one alone is compared with its optimized form")  # fmt: skip
+        help="ONNX files or folders of genai; one alone: with its optimized form")  # fmt: skip
     add("--target", default="cpu", metavar="P,P",
         help="execution providers: cpu (default), cuda or full names")  # fmt: skip
     parser.add_renamed("--providers", "--target")
@@ -48,6 +49,7 @@ def add_arguments(parser: Parser) -> None:
         help="rounds in each process instead of --seconds")  # fmt: skip
     add("--processes", type=int, default=3, metavar="N",
         help="how many times each session is created (default: 3)")  # fmt: skip
+    add_decoding(parser)
     add("--concurrency", default="", metavar="N,N",
         help="also measure throughput with this many run calls at a time")  # fmt: skip
     add("--nodes", action="store_true",
@@ -70,6 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare; 1 if outputs differ or a variant does not run, 2 if that cannot be found out."""
     import dataclasses
 
+    if is_decoding(arguments, arguments.models):
+        from ortkit.cli.compare_decoding import check_decoding
+
+        check_decoding(arguments)
+    else:
+        refuse_without(arguments, "prompt", "sweep")
     if arguments.advise:
         from ortkit.cli.compare_advice import run_advise
 
@@ -107,7 +115,12 @@ def run(arguments: argparse.Namespace) -> int:
 
             progress("optimize")
             models.append(optimized_form(models[0], folder, progress, arguments.precision))
-        found = compare_models(models, dataclasses.replace(options, progress=progress))
+        options = dataclasses.replace(options, progress=progress)
+        if is_decoding(arguments, models):
+            from ortkit.cli.compare_decoding import of_decoders
+
+            models, options = of_decoders(arguments, models, options)
+        found = compare_models(models, options)
     if arguments.json:
         show.document(found.to_json())
     else:

@@ -94,6 +94,11 @@ def _show_rows(rows: Sequence[Row]) -> None:
 def _show_batch(batch: BatchResult) -> None:
     shapes = ", ".join(f"{name} {list(shape)}" for name, shape in batch.inputs.items())
     title = "" if batch.batch is None else f"batch {batch.batch}"
+    if batch.phase is not None:
+        show.line("")
+        first = ": the time to the first token" if batch.phase.is_prefill else ""
+        show.line(f"phase     {batch.phase.name}{first}")
+        shapes = ""
     if title or shapes:
         show.line("")
         show.labelled("inputs", f"{title}{': ' if title and shapes else ''}{shapes}")
@@ -131,7 +136,7 @@ def _show_times(ran: Sequence[RowResult], batch: BatchResult) -> None:
                 number(latency.least),
                 number(latency.p95),
                 number(latency.per_second),
-                *(() if batch.batch is None else (number(latency.items_per_second),)),
+                *((number(latency.items_per_second),) if batch.items else ()),
                 f"{latency.processors:.2f}",
                 result.row.against,
                 None if gain is None else _speedup(gain),
@@ -139,7 +144,7 @@ def _show_times(ran: Sequence[RowResult], batch: BatchResult) -> None:
             )
         )
     columns = ("row", "median ms", "95 % interval", "least", "p95", "runs/s",
-               *(() if batch.batch is None else ("items/s",)), "CPUs", "against", "speedup",
+               *((f"{batch.items}/s",) if batch.items else ()), "CPUs", "against", "speedup",
                "verdict")  # fmt: skip
     show.table("", columns, rows, spare=("CPUs", "least", "p95", "runs/s", "items/s"))
 
@@ -150,13 +155,13 @@ def _show_concurrency(ran: Sequence[RowResult], batch: BatchResult) -> None:
             result.row.number,
             one.callers,
             number(one.per_second),
-            *(() if batch.batch is None else (number(one.items_per_second),)),
+            *((number(one.items_per_second),) if batch.items else ()),
             *map(number, (one.p50, one.p90, one.p99)),
         )
         for result in ran
         for one in result.concurrency
     ]
-    items = () if batch.batch is None else ("items/s",)
+    items = (f"{batch.items}/s",) if batch.items else ()
     columns = ("row", "calls at a time", "runs/s", *items, "p50 ms", "p90", "p99")
     show.table("", columns, rows)
 

@@ -50,7 +50,7 @@ def blaming_made_up(model: Path, inputs: Path | None) -> Iterator[None]:
         yield
     except RunError as error:
         ran = not isinstance(error, LoadError) and not error.problem.startswith("out of memory")
-        if inputs is None and not error.fix and ran:
+        if inputs is None and not error.fix and ran and model.is_file():
             error.fix = f"the inputs were made up: {_how_to_give(model)}"
         raise
 

@@ -57,6 +57,24 @@ def sizes(given: Sequence[str], where: str = "--shape") -> dict[str, int]:
     return found
 
 
+def sweeps(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read `--sweep NAME=A,B,...` flags.
+
+    Raises:
+        UserError: One of them has another form, or a name is there twice.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for text in given:
+        name, _, values = text.rpartition("=")
+        parts = [part.strip() for part in values.split(",")]
+        if not name or not all(part.isdecimal() for part in parts):
+            raise UserError(f"cannot read {text!r}", where="--sweep", fix="write NAME=1,2,4")
+        if name in found:
+            raise UserError(f"{name!r} is there twice", where="--sweep", fix="list all its sizes")
+        found[name] = tuple(dict.fromkeys(int(part) for part in parts))
+    return found
+
+
 def add_tolerance(parser: argparse.ArgumentParser) -> None:
     """Add `--atol` and `--rtol`."""
     add = parser.add_argument

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.cli.decoding_flags import add_decoding, is_decoding, refuse_with, refuse_without
 from ortkit.cli.flags import add_trust, check_written, sizes
+from ortkit.cli.flags import sweeps as read_sweeps
 from ortkit.errors import UserError
 from ortkit.temporary import TemporaryFolder
 
@@ -23,7 +25,7 @@ _PLOTS = (".html", ".svg")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="an ONNX file")
+    add("model", type=Path, metavar="MODEL", help="an ONNX file, or a folder of genai")
     add("--target", choices=("auto", "cpu", "cuda"), default="auto",
         help="default: cuda where it is to be had, else cpu")  # fmt: skip
     add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
@@ -31,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="value of a named size (default: what is usual); may be repeated")  # fmt: skip
     add("--sweep", action="append", default=[], metavar="NAME=A,B,...",
         help="run at each of these sizes; may be repeated, for all combinations")  # fmt: skip
+    add_decoding(parser, has_sweep=True)
     add("--nodes", action="store_true", help="list the nodes that run at the fullest")
     add("--arena", action="store_true", help="measure what options of arena and session change")
     add("--layout", action="store_true",
@@ -44,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
-    shapes, sweeps = sizes(arguments.shape), _sweeps(arguments.sweep)
+    shapes, sweeps = sizes(arguments.shape), read_sweeps(arguments.sweep)
     _check(arguments, shapes, sweeps)
     from ortkit.cli.memory_measure import Request, measure
     from ortkit.cli.memory_tables import show_memory
@@ -60,6 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
         layout=arguments.layout,
         trust=arguments.trust,
     )
+    if is_decoding(arguments, [arguments.model]):
+        from ortkit.cli.decoding import decodings_of
+
+        refuse_with(arguments, {"inputs": None, "shape": []})
+        (decoding,) = decodings_of(arguments, [arguments.model], sweeps)
+        request = request.decoding(decoding)
+    else:
+        refuse_without(arguments, "prompt")
     with (
         TemporaryFolder("memory") as folder,
         show.progress(quiet=arguments.quiet or arguments.json) as progress,
@@ -107,24 +118,6 @@ def _check(
             "cannot be told what kind of plot this is", where=f"--plot {path}", fix=fix
         )
     check_written({"--plot": path}, (arguments.model, arguments.inputs))
-
-
-def _sweeps(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Read `--sweep NAME=A,B,...` flags.
-
-    Raises:
-        UserError: One of them has another form, or a name is there twice.
-    """
-    found: dict[str, tuple[int, ...]] = {}
-    for text in given:
-        name, _, values = text.rpartition("=")
-        parts = [part.strip() for part in values.split(",")]
-        if not name or not all(part.isdecimal() for part in parts):
-            raise UserError(f"cannot read {text!r}", where="--sweep", fix="write NAME=1,2,4")
-        if name in found:
-            raise UserError(f"{name!r} is there twice", where="--sweep", fix="list all its sizes")
-        found[name] = tuple(dict.fromkeys(int(part) for part in parts))
-    return found
 
 
 def _points(sweeps: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,12 @@ from ortkit.cli.feeds import blaming_made_up, candidate_feeds
 from ortkit.errors import RunError
 
 if TYPE_CHECKING:
+    from ortkit.cli.decoding import Decoding
     from ortkit.cli.memory_shown import Shown, ShownPoint
     from ortkit.cli.show import Stages
+    from ortkit.measure.decoding import CachedDecoder
     from ortkit.runtime.memory.point import PointPlan
+    from ortkit.verify.inputs.feeds import Feeds
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,19 @@ class Request:
     arena: bool
     layout: bool
     trust: bool = False
+    decoder: CachedDecoder | None = None
+    """A decoder whose phases are run; their sizes are `past` and `new`."""
+
+    def decoding(self, given: Decoding) -> Request:
+        """Return the request for the phases of a decoder."""
+        return replace(
+            self,
+            model=given.decoder.path,
+            threads=given.threads,
+            shapes=tuple({"past": each.past, "new": each.new} for each in given.phases),
+            swept=("past", "new"),
+            decoder=given.decoder,
+        )
 
 
 def measure(request: Request, folder: Path, progress: Stages) -> Shown:
@@ -88,11 +104,13 @@ def _point(
     import numpy as np
 
     from ortkit.cli.memory_shown import ShownPoint
+    from ortkit.measure.decoding import Phase
     from ortkit.runtime.memory.point import NotLoadedError, PointPlan, measure_point
     from ortkit.verify.exchange import write_feeds
 
     problem: RunError | None = None
-    for number, feeds in enumerate(candidate_feeds(request.model, request.inputs, shapes)):
+    decoder = request.decoder
+    for number, feeds in enumerate(_candidates(request, shapes)):
         write_feeds(folder / str(number), feeds)
         plan = PointPlan(
             request.model,
@@ -102,6 +120,7 @@ def _point(
                 "threads": request.threads,
                 "trust": request.trust,
             },
+            share={} if decoder is None else decoder.share,
             nodes=True,
         )
         try:
@@ -118,11 +137,21 @@ def _point(
                 {name: tuple(map(int, one.shape)) for name, one in arrays.items()},
                 sum(int(one.nbytes) for one in arrays.values()),
                 point,
+                None if decoder is None else decoder.cache_bytes(feeds, Phase(**shapes)),
             ),
             plan,
         )
     with blaming_made_up(request.model, request.inputs):
         raise problem or RunError("there are no inputs to run on", where=str(request.model))
+
+
+def _candidates(request: Request, shapes: Mapping[str, int]) -> Iterator[Feeds]:
+    """Yield inputs of a point, the most wanted first."""
+    from ortkit.measure.decoding import Phase
+
+    if request.decoder is not None:
+        return request.decoder.feeds(Phase(**shapes))
+    return candidate_feeds(request.model, request.inputs, shapes)
 
 
 def _text(shapes: Mapping[str, int]) -> str:

@@ -24,6 +24,8 @@ class ShownPoint:
     inputs: Mapping[str, tuple[int, ...]]
     input_bytes: int
     point: Point
+    cache_bytes: int | None = None
+    """Of a decoder, with the new tokens; None: it is no decoder."""
 
     @property
     def peak(self) -> Peak | None:
@@ -61,6 +63,7 @@ class Shown:
                     "sizes": dict(one.sizes),
                     "inputs": {name: list(shape) for name, shape in one.inputs.items()},
                     "input_bytes": one.input_bytes,
+                    "cache_bytes": one.cache_bytes,
                     **one.point.to_json(),
                 }
                 for one in self.points

@@ -217,6 +217,7 @@ def _show_sweep(found: Shown) -> None:
         rows.append(
             (
                 *(one.sizes[name] for name in found.swept),
+                None if one.cache_bytes is None else show.bytes_text(one.cache_bytes),
                 point.run_ms,
                 _text(None if peak is None else peak.tensor_bytes),
                 _text(None if peak is None else peak.workspace),
@@ -227,8 +228,8 @@ def _show_sweep(found: Shown) -> None:
             )
         )
     columns = (
-        *found.swept, "run ms", "activations", "workspace", "arena peak", "held", "resident peak",
-        "fullest at",
+        *found.swept, "caches", "run ms", "activations", "workspace", "arena peak", "held",
+        "resident peak", "fullest at",
     )  # fmt: skip
     show.table("", columns, rows)
     _bars("arena peak", found)

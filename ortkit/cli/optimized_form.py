@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def optimized_form(
     model: Path, folder: Path, progress: Callable[[str], None], precision: Precision = "fp32"
 ) -> Path:
-    """Optimize a model as `ortkit optimize` does; returns a file in `folder`.
+    """Optimize a model as `ortkit optimize` does; returns a file or a folder in `folder`.
 
     Its kernel library lies beside it.
 
@@ -22,7 +22,12 @@ def optimized_form(
     """
     from ortkit.optimization.call import OptimizeOptions, optimize
 
-    made = optimize(model, OptimizeOptions(progress=progress, precision=precision))
+    options = OptimizeOptions(progress=progress, precision=precision)
+    if model.is_dir():
+        from ortkit.genai.optimize import optimize_genai
+
+        return optimize_genai(model, folder / f"{model.name}.opt", options).path
+    made = optimize(model, options)
     path = folder / f"{model.stem}.opt.onnx"
     made.save(path)
     return path

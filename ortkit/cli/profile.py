@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ortkit.cli import profile_diff, show
+from ortkit.cli.decoding_flags import add_decoding, is_decoding, refuse_without
 from ortkit.cli.flags import add_trust, check_written, sizes
 from ortkit.errors import UserError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Add the subcommand's flags, and `profile diff` beside them."""
     add = parser.add_argument
-    add("model", type=Path, nargs="?", metavar="MODEL", help="an ONNX file")
+    add("model", type=Path, nargs="?", metavar="MODEL", help="an ONNX file, or a folder of genai")
     add("--from", type=Path, metavar="TRACE", dest="trace_file",
         help="a trace of ONNX Runtime instead of runs; MODEL adds what it computes")  # fmt: skip
     add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
@@ -41,6 +42,7 @@ def add_arguments(parser: Parser) -> None:
     add("--html", type=Path, metavar="OUT.html", help="write a page with timeline and tables")
     add("--graph", type=Path, metavar="PAGE.html",
         help="page of `optimize --html` or `inspect --html` that the nodes link to")  # fmt: skip
+    add_decoding(parser)
     add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
     summary = "compare two profiles: what got faster or slower, beyond the noise"
@@ -56,6 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     if beside is not None:
         return beside(arguments)
     _check(arguments)
+    if arguments.model is not None and is_decoding(arguments, [arguments.model]):
+        from ortkit.cli.profile_decoding import run_decoding
+
+        return run_decoding(arguments)
+    refuse_without(arguments, "prompt", "sweep")
     from ortkit.cli.profile_tables import show_profile
     from ortkit.runtime.profiling.advice import advice_on
 

@@ -4,7 +4,7 @@ compare."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -19,6 +19,7 @@ from ortkit.comparison.rows import Row, make_rows
 from ortkit.comparison.verdicts import Evidence, skipped
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
+from ortkit.measure.decoding import CachedDecoder, Phase
 from ortkit.runtime.installation import Installation
 from ortkit.runtime.machine import LoadWatch
 from ortkit.runtime.opening import SessionPlan
@@ -58,6 +59,11 @@ class CompareOptions:
     """Empty: the installed one alone."""
     labels: tuple[str, ...] = ()
     """What reports call these."""
+    phases: tuple[Phase, ...] = ()
+    """Of decoders, in place of batches; all models are in `decoders` then."""
+    decoders: Mapping[Path, CachedDecoder] = field(default_factory=dict)
+    usual_threads: Mapping[Path, int] = field(default_factory=dict)
+    """By model: of a session where `threads` is 0."""
     trust: bool = False
     """Whether kernel libraries of the models are loaded that were built elsewhere."""
     progress: Callable[[str], None] = _silent
@@ -109,7 +115,10 @@ def compare_models(models: Sequence[Path], options: CompareOptions | None = None
     with TemporaryFolder("compare") as folder:
         subject = _Subject(rows, options, folder)
         with LoadWatch() as watch:
-            batches = tuple(subject.on_batch(batch) for batch in options.batches or (None,))
+            batches = tuple(
+                subject.on_phase(case) if isinstance(case, Phase) else subject.on_batch(case)
+                for case in options.phases or options.batches or (None,)
+            )
     return Comparison(
         batches, watch.found(), subject.version, subject.notes, time.perf_counter() - started
     )
@@ -129,7 +138,7 @@ class _Subject:
         self.random = random_outputs(self.model)
         self.plans = [self._plan(row) for row in rows]
         self.rows = [
-            replace(row, function_bodies=plan.runs_bodies)
+            replace(row, function_bodies=plan.runs_bodies, threads=plan.settings.threads)
             for row, plan in zip(rows, self.plans, strict=True)
         ]
         self.notes = tuple(dict.fromkeys(note for plan in self.plans for note in plan.notes))
@@ -137,7 +146,7 @@ class _Subject:
     def _plan(self, row: Row) -> SessionPlan:
         settings = SessionSettings(
             target=row.provider,
-            threads=row.threads,
+            threads=row.threads or self.options.usual_threads.get(row.model, 0),
             # A level that is none is refused there.
             optimizations=cast(Optimizations, row.optimizations),
             trust=self.options.trust,
@@ -149,7 +158,15 @@ class _Subject:
             return made
 
         runtimes = dict(zip(self.options.labels, self.options.onnxruntimes, strict=True))
-        return plan_session(row.model, settings, scratch, runtimes.get(row.onnxruntime))
+        plan = plan_session(row.model, settings, scratch, runtimes.get(row.onnxruntime))
+        decoder = self.options.decoders.get(row.model)
+        return plan if decoder is None else replace(plan, share=decoder.share)
+
+    def on_phase(self, phase: Phase) -> BatchResult:
+        """Compare all rows in one phase of generation."""
+        decoder = self.options.decoders[self.rows[0].model]
+        found = self._on_inputs(phase.slug, phase.new, decoder.feeds(phase), self._refusals(None))
+        return replace(found, batch=None, phase=phase)
 
     def on_batch(self, batch: int | None) -> BatchResult:
         """Compare all rows on one set of inputs."""
@@ -158,25 +175,43 @@ class _Subject:
             rows = tuple(skipped(row, refusals[0]) for row in self.rows)
             return BatchResult(batch, {}, None, None, rows, ())
         name = "batch" if batch is None else f"batch{batch}"
+        path = self.rows[0].model
+        found = candidates(
+            path, self.model, self.options.inputs, self.options.shapes, batch, self.axes[path]
+        )
+        return self._on_inputs(name, batch, found, refusals)
+
+    def _on_inputs(
+        self, name: str, items: int | None, found: Iterator[Feeds], refusals: Sequence[str]
+    ) -> BatchResult:
+        """Compare all rows on the first input set that the first row runs on.
+
+        Args:
+            name: Of the folder for what is written.
+            items: What one run computes: images of a batch, or tokens.
+            found: Input sets, the most wanted first.
+            refusals: For each row why it is not run; empty if it is.
+        """
         folder = self.folder / name
         folder.mkdir()
         self.options.progress(f"{name}: find inputs")
-        feeds = self._feeds(batch, folder)
+        timeout = self.options.schedule.timeout_seconds
+        feeds, self.version = first_that_runs(found, self.plans[0], folder, timeout)
         self.options.progress(f"{name}: judge the first model")
         judge = self._judge(feeds, folder)
         samples = self._samples(name, folder, refusals)
         evidence = Evidence(
             self.rows,
             self.plans,
-            batch,
+            items,
             feeds,
             folder,
             judge,
             samples,
-            self.options.schedule.timeout_seconds,
+            timeout,
         )
-        found = self._with_concurrency(evidence.result(refusals), folder)
-        return self._with_first_nodes(found, feeds)
+        result = self._with_concurrency(evidence.result(refusals), folder)
+        return self._with_first_nodes(result, feeds)
 
     def _with_first_nodes(self, found: BatchResult, feeds: Feeds) -> BatchResult:
         """Add the first node that differs where two ONNX Runtimes do not give the same."""
@@ -217,16 +252,6 @@ class _Subject:
         if batch is None:
             return ["" for _ in self.rows]
         return [self.axes[row.model].refusal(batch) for row in self.rows]
-
-    def _feeds(self, batch: int | None, folder: Path) -> Feeds:
-        """Return the first input set that the first row runs on, written to `folder`/feeds."""
-        options, path = self.options, self.rows[0].model
-        found = candidates(
-            path, self.model, options.inputs, options.shapes, batch, self.axes[path]
-        )
-        timeout = options.schedule.timeout_seconds
-        feeds, self.version = first_that_runs(found, self.plans[0], folder, timeout)
-        return feeds
 
     def _judge(self, feeds: Feeds, folder: Path) -> Judge:
         if len(self.rows) == 1:

@@ -12,6 +12,7 @@ from ortkit.comparison.concurrency import Throughput
 from ortkit.comparison.differences import OutputDifference
 from ortkit.comparison.first_node import FirstNode
 from ortkit.comparison.rows import Row
+from ortkit.measure.decoding import Phase
 from ortkit.runtime.intervals import Interval, Speedup, median_of
 from ortkit.runtime.machine import MachineLoad
 from ortkit.runtime.workers.interleave import Samples
@@ -161,11 +162,21 @@ class BatchResult:
     """Ratios up to 1 + noise are no difference; None if that is not known."""
     rows: tuple[RowResult, ...]
     notes: tuple[str, ...]
+    phase: Phase | None = None
+    """Of a decoder; items are tokens then."""
+
+    @property
+    def items(self) -> str:
+        """What one run computes, as tables call it; empty if that is not known."""
+        if self.phase is not None:
+            return "tokens"
+        return "" if self.batch is None else "items"
 
     def to_json(self) -> dict[str, object]:
         """Return the fields."""
         return {
             "batch": self.batch,
+            "phase": None if self.phase is None else asdict(self.phase),
             "inputs": {name: list(shape) for name, shape in self.inputs.items()},
             "control": None if self.control is None else asdict(self.control),
             "noise": self.noise,

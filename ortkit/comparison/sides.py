@@ -106,7 +106,7 @@ def prepare(side: NodeSide, feeds: Feeds, folder: Path, like: ir.Model | None = 
     added = set() if like is None else restore_channels_first(model, like)
     path = folder / "model.onnx"
     folder.mkdir(parents=True)
-    save_model(model, path, external_data=True)
+    save_model(model, path, external_data=True, is_temporary=True)
     affected = random_nodes(model)
     types, sizes = _types_and_sizes(model, feeds)
     called = labels(model)

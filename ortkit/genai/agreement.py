@@ -143,15 +143,18 @@ def compare_decoders(
     steps = min(STEPS, layout.context - len(prompt))
     job = DecodeJob(original, layout, prompt, len(prompt), steps, folder / "logits.npy")
     tokens, expected = _run("the original", job, seconds)
+    _check_numbers("the original", expected[len(prompt) - 1 :])
 
     def again(name: str, plan: SessionPlan, *, must_run: bool = False) -> Rows:
         job = DecodeJob(plan, layout, tokens, len(prompt), 0, folder / "logits.npy")
         return _run(name, job, seconds, must_run=must_run)[1]
 
+    perturbed = again("the original with perturbed values", _perturbed(original, folder))
+    _check_numbers("the original with perturbed values", perturbed[len(prompt) - 1 :])
     return agreement_of(
         expected,
         again("the result", result, must_run=True),
-        again("the original with perturbed values", _perturbed(original, folder)),
+        perturbed,
         tokens,
         len(prompt),
         has_text=bool(text),
@@ -168,6 +171,12 @@ def _run(
         raise RefusedError(f"{name} {found}")
     rows: Rows = np.load(job.results)
     return found, rows
+
+
+def _check_numbers(name: str, rows: Rows) -> None:
+    """Refuse logits that nothing can be compared with: those of new tokens are all computed."""
+    if np.isnan(rows).any():
+        raise RefusedError(f"logits of {name} are NaN")
 
 
 def _perturbed(plan: SessionPlan, folder: Path) -> SessionPlan:

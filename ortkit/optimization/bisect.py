@@ -93,11 +93,11 @@ def _all_rewrites(source: Source, options: OptimizeOptions) -> tuple[tuple[Hit, 
     with TemporaryFolder("bisect") as folder:
         broken = optimize(source, replace(options, verify=False, check_load=False))
         candidate, original = folder / "candidate.onnx", folder / "original.onnx"
-        save_model(broken.model, candidate)
+        save_model(broken.model, candidate, is_temporary=True)
         if isinstance(source, str | os.PathLike):
             original = Path(source)
         else:
-            save_model(open_model(source), original)
+            save_model(open_model(source), original, is_temporary=True)
         with verifier_of(
             original,
             samples=options.samples,

@@ -617,12 +617,12 @@ class _Run:
         if isinstance(self.source, str | os.PathLike):
             return Path(self.source)
         path = self.work / "original.onnx"
-        save_model(open_model(self.source), path)
+        save_model(open_model(self.source), path, external_data=True, is_temporary=True)
         return path
 
     def _saved(self, candidate: Candidate, name: str = "candidate.onnx") -> Path:
         path = self.work / name
-        save_model(candidate.model, path)
+        save_model(candidate.model, path, external_data=True, is_temporary=True)
         return path
 
     @contextmanager

@@ -102,6 +102,10 @@ def optimize(
             "kwargs and dynamic_shapes are for PyTorch modules, and this is "
             f"{type(source).__name__}"
         )
+    if isinstance(args, str | Path):
+        raise UserError(
+            "a file to write is not an argument", fix="ortkit.optimize(model).save(path)"
+        )
     if args is not None and not isinstance(args, OptimizeOptions):
         raise UserError(
             f"example inputs are for PyTorch modules, and this is {type(source).__name__}",

@@ -41,6 +41,7 @@ PASSES: Mapping[str, str] = {
         "inline-functions",
         "lift-constants",
         "lower-einsum",
+        "lower-patch-conv",
         "merge-casts",
         "merge-concats",
         "merge-equal-nodes",

@@ -37,7 +37,7 @@ class Runner:
         """Write a model for several runs."""
         place = self._fresh(name)
         place.mkdir()
-        return save_model(model, place / "model.onnx").model
+        return save_model(model, place / "model.onnx", is_temporary=True).model
 
     def run(
         self,

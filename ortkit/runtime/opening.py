@@ -38,6 +38,8 @@ class SessionPlan:
     """Where the ONNX Runtime is that makes it; None: the installed one."""
     disabled_optimizers: tuple[str, ...] = ()
     """Those of ONNX Runtime's own optimizers that are switched off, by name."""
+    share: Mapping[str, str] = field(default_factory=dict)
+    """Inputs in whose memory runs write outputs: the caches of a decoder."""
 
 
 def open_session(ort: ModuleType, plan: SessionPlan) -> Any:

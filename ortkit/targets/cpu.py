@@ -246,6 +246,7 @@ CPU = Traits(
     fused_conv_activations=frozenset(
         {"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}
     ),
+    has_fast_patch_conv=True,
     has_fast_skip_norm=False,
     has_inner_softmax=False,
     attention_shares_heads=True,

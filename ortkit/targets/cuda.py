@@ -104,6 +104,7 @@ CUDA = Traits(
         "SkipLayerNormalization": _HALF_AND_FLOAT | {"BFLOAT16"},
     },
     fused_conv_activations=frozenset({"Relu"}),
+    has_fast_patch_conv=False,
     has_fast_skip_norm=True,
     has_inner_softmax=True,
     attention_shares_heads=False,

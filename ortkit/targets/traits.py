@@ -87,6 +87,8 @@ class Traits:
     """By operator the element types that its kernel takes; of others nothing is known."""
     fused_conv_activations: frozenset[str]
     """Activations that FusedConv takes."""
+    has_fast_patch_conv: bool
+    """Whether a convolution whose strides are its kernel is as fast as a product."""
     has_fast_skip_norm: bool
     """Whether a residual sum and its norm are faster as one node."""
     has_inner_softmax: bool

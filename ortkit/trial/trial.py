@@ -185,7 +185,7 @@ class _Trial:
         except _OutOfTimeError:
             self.notes.append("not optimized: that takes longer than half of the time given")
             return None
-        save_model(found.model, self.candidate)
+        save_model(found.model, self.candidate, is_temporary=True)
         return found
 
     def _timing(self, optimized: Optimized | None, inputs: tuple[Path, ...]) -> Timing | None:

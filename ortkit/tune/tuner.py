@@ -145,7 +145,7 @@ class Tuner:
             self.notes.append("there are no kernels to tune in this model")
             return None
         path = self.folder / "default.onnx"
-        save_model(optimized.model, path)
+        save_model(optimized.model, path, is_temporary=True)
         inputs = write_inputs(
             optimized.model, self.options.inputs, self.options.shapes, self.folder
         )

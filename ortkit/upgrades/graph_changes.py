@@ -11,22 +11,23 @@ from ortkit.errors import OrtkitError
 from ortkit.graph.analysis.diff import operator
 from ortkit.graph.io.open import open_model
 from ortkit.graph.walk import nodes_below
+from ortkit.refusal import Refused
 from ortkit.runtime.opening import SessionPlan
 from ortkit.temporary import TemporaryFolder
 
 
-def graph_changes(before: SessionPlan, after: SessionPlan) -> tuple[str, ...]:
+def graph_changes(before: SessionPlan, after: SessionPlan) -> tuple[str, ...] | Refused:
     """Return how often operators are in the graphs that two sessions run: `Add 12 -> 0`.
 
-    Nothing is returned if ONNX Runtime does not write one of the graphs.
+    It is refused if ONNX Runtime does not write one of the graphs.
     """
     try:
         with TemporaryFolder("changes") as folder:
             first, second = (
                 _counted(plan, folder / str(number)) for number, plan in enumerate((before, after))
             )
-    except OrtkitError:
-        return ()
+    except OrtkitError as error:
+        return Refused(f"the graphs cannot be compared: {error}")
     names = sorted({*first, *second})
     return tuple(
         f"{name} {first[name]} -> {second[name]}" for name in names if first[name] != second[name]

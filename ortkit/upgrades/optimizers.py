@@ -17,6 +17,7 @@ from ortkit.comparison.feeding import candidates, first_that_runs
 from ortkit.comparison.first_node import first_node
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
+from ortkit.refusal import Refused
 from ortkit.runtime.installation import Installation
 from ortkit.runtime.intervals import Speedup
 from ortkit.runtime.opening import SessionPlan
@@ -273,8 +274,16 @@ class _Bisection:
             trying.without([name]),
             needs[:_MAX_NEEDS],
             first,
-            graph_changes(*plans),
+            self._changes(name, plans),
         )
+
+    def _changes(self, name: str, plans: tuple[SessionPlan, SessionPlan]) -> tuple[str, ...]:
+        """Return what an optimizer does to the graph; a note says why if that is not known."""
+        found = graph_changes(*plans)
+        if not isinstance(found, Refused):
+            return found
+        self.notes.append(f"{name}: {found.reason}")
+        return ()
 
     def _level_of(self, name: str) -> str:
         return next((one.level for one in self.optimizers if one.name == name), "")
@@ -316,7 +325,7 @@ class _Bisection:
         plans = trying.planned(found), trying.planned(others)
         return Culprit(
             name, "", self._level_of(name), "slower", "", trying.without([name]), (), None,
-            graph_changes(*plans), gain,
+            self._changes(name, plans), gain,
         )  # fmt: skip
 
     def _report(

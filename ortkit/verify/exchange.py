@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,9 @@ from ortkit.runtime.tensor_files import (
 )
 from ortkit.verify.inputs.feeds import Feeds, Value
 
+#: Bytes. Mapping a smaller file costs several times what reading it does.
+_LEAST_MAPPED = 1 << 16
+
 
 def write_feeds(folder: Path, feeds: Feeds) -> None:
     """Write an input set into a new folder."""
@@ -27,9 +32,19 @@ def write_feeds(folder: Path, feeds: Feeds) -> None:
     write_manifest(folder, entries)
 
 
-def read_values(folder: Path) -> dict[str, Value]:
-    """Read the values in a folder; large tensors stay mapped and are read as they are used."""
-    return {entry["name"]: _value(folder, entry) for entry in read_manifest(folder)}
+def read_values(folder: Path, names: Collection[str] | None = None) -> dict[str, Value]:
+    """Read the values in a folder; large tensors stay mapped and are read as they are used.
+
+    Args:
+        folder: What `write_feeds`, or a session, wrote.
+        names: Those that are wanted; None for all.
+    """
+    entries = read_manifest(folder)
+    return {
+        entry["name"]: _value(folder, entry)
+        for entry in entries
+        if names is None or entry["name"] in names
+    }
 
 
 def _entry(folder: Path, index: int, name: str, value: Value) -> Entry:
@@ -69,7 +84,11 @@ def _array(folder: Path, item: Item) -> np.ndarray:
         data = (folder / item["file"]).read_bytes()
         proto = onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=data)
         return ir.serde.TensorProtoTensor(proto).numpy()
-    if 0 in shape:  # nothing to map
-        return np.zeros(shape, dtype.numpy())
-    mapped = np.memmap(folder / item["file"], dtype=np.uint8, mode="r")
-    return mapped.view(dtype.numpy()).reshape(shape)
+    file = folder / item["file"]
+    whole = math.prod(shape) * dtype.bitwidth // 8
+    held: np.ndarray = (
+        np.frombuffer(file.read_bytes(), np.uint8)
+        if whole < _LEAST_MAPPED
+        else np.memmap(str(file), np.uint8, mode="r")  # a path it would resolve, link by link
+    )
+    return held.view(dtype.numpy()).reshape(shape)

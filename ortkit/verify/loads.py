@@ -70,7 +70,7 @@ def try_to_load(model: Path, library: Path | None = None) -> Loads:
     """
     with TemporaryFolder("load") as folder:
         if is_text_suffix(model.suffix):
-            model = save_model(open_model(model), folder / "model.onnx").model
+            model = save_model(open_model(model), folder / "model.onnx", is_temporary=True).model
         settings = [
             Setting(model, folder / "plain", prepack=False),
             Setting(model, folder / "deployed", True, kernels=library, fused=fused_ops_in(model)),

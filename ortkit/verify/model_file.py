@@ -30,4 +30,4 @@ def as_file(model: Path | ir.Model, folder: Path) -> Path:
             return model  # it names files in its folder
         model = opened
     folder.mkdir()
-    return save_model(model, folder / "model.onnx", external_data=True).model
+    return save_model(model, folder / "model.onnx", external_data=True, is_temporary=True).model

@@ -68,7 +68,9 @@ class PerturbedRuns:
         folder = self._folder / f"perturbed{len(self._results)}"
         folder.mkdir(parents=True)
         model = perturbed_copy(open_model(self._original), unit)
-        path = save_model(model, folder / "model.onnx", external_data=True).model
+        path = save_model(
+            model, folder / "model.onnx", external_data=True, is_temporary=True
+        ).model
         results = folder / "results"
         setting = Setting(path, results, libraries=self._custom_ops, repeats=count)
         wide = [widened_feeds(each, folder / "feeds") for each in self._feeds]

@@ -23,6 +23,7 @@ from ortkit.verify.kernels.library import Kernels, kernels_here
 from ortkit.verify.perturbation import RUNS
 from ortkit.verify.perturbed_runs import PerturbedRuns
 from ortkit.verify.reference import Reference, Request
+from ortkit.verify.row_order import row_order
 from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.verifier import Verifier
 
@@ -51,17 +52,6 @@ def row_axes(model: ir.Model, cut: Cut) -> Axes | None:
             return None
         axes[value.name or ""] = found[0] if found else None
     return axes
-
-
-def row_order(batch: int, rows: int) -> np.ndarray:
-    """Return which of the few rows stands at each row of the batch, int64 [batch].
-
-    The order has no period: a kernel that computes a tile of rows again in place of the next one
-    gives other results, whatever the tile's size is.
-    """
-    order = np.random.default_rng(0).integers(0, rows, batch)
-    order[:rows] = np.arange(rows)
-    return order
 
 
 class RepeatedVerifier(Verifier):

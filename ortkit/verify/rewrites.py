@@ -32,6 +32,7 @@ from ortkit.verify.inputs.guard_coverage import (
     GuardCoverage,
     add_probes,
     guards_in_bodies,
+    probe_names,
     read_coverage,
 )
 from ortkit.verify.limits import value_bytes
@@ -214,7 +215,8 @@ class RewriteStage:
         if problem:
             return RewriteCheck(problem=problem)
         if guards is not None:
-            runs = [read_values(folder / "expected" / each.name) for each in self._feeds]
+            probes = probe_names(len(guards))
+            runs = [read_values(folder / "expected" / each.name, probes) for each in self._feeds]
             self._guards = read_coverage(guards, runs, guards_in_bodies(self._original))
         lowered = self._lowered(wide, steps, own_steps, folder)
         rounded = lowered.floats | lowered.others
@@ -381,10 +383,10 @@ class RewriteStage:
         limits = LIMITS if rounded is None else replace(LIMITS, largest=rounded.largest)
         constants_cap = 0.0 if rounded is None else rounded.cap
         off: dict[str, OutputComparison] = {}
-        wanted = list(names)
-        for feeds in self._feeds:
-            expected = read_values(folder / "expected" / feeds.name)
-            actual = read_values(folder / "actual" / feeds.name)
+        wanted = dict.fromkeys(names)
+        for feeds in self._feeds if wanted else ():
+            expected = read_values(folder / "expected" / feeds.name, wanted)
+            actual = read_values(folder / "actual" / feeds.name, wanted)
             runs = {
                 kind: [] if perturbed is None else read_runs(perturbed / kind, feeds.name)
                 for kind in (_PERTURBED, _LOST, _NEW)

@@ -123,7 +123,7 @@ def run_picks(
     made = _values(model)
     model.graph.outputs.extend(made[n] for n in names if not made[n].is_graph_output())
     folder.mkdir(parents=True)
-    path = save_model(model, folder / "picks.onnx", external_data=True).model
+    path = save_model(model, folder / "picks.onnx", external_data=True, is_temporary=True).model
     setting = Setting(path, folder / "results", False, custom_ops)
     (result,) = run_within(budget, [setting], feeds, len(feeds))
     if len(result.done) < len(feeds):

@@ -6,7 +6,7 @@ is: no error of an earlier value comes in, and none is damped by a later one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import subgraphs
 from ortkit.verify.child import GIVEN
 from ortkit.verify.exchange import read_values
-from ortkit.verify.inputs.feeds import Value
 
 
 def computed_values(model: ir.Model) -> dict[str, ir.Value]:
@@ -90,11 +89,10 @@ def bytes_of_values(model: ir.Model, feeds: Iterable[Path]) -> dict[str, int]:
         feeds: Folders of input sets.
     """
     most: dict[str, int] = {}
-    for each in feeds:
+    for given in _largest([_shapes(each) for each in feeds]):
         known = model.clone()
-        shapes_fed = {name: _shape(value) for name, value in read_values(each).items()}
         for value in known.graph.inputs:
-            if shape := shapes_fed.get(value.name or ""):
+            if shape := given.get(value.name or ""):
                 value.shape = ir.Shape(shape)
         shapes = Shapes.infer(known)
         for name, value in computed_values(known).items():
@@ -111,8 +109,28 @@ def bytes_of_values(model: ir.Model, feeds: Iterable[Path]) -> dict[str, int]:
 _UNSIZED = (None, ir.DataType.STRING, ir.DataType.UNDEFINED)
 
 
-def _shape(value: Value) -> tuple[int, ...]:
-    return value.shape if isinstance(value, np.ndarray) else ()
+def _shapes(feeds: Path) -> dict[str, tuple[int, ...]]:
+    values = read_values(feeds).items()
+    return {name: value.shape if isinstance(value, np.ndarray) else () for name, value in values}
+
+
+def _largest(sets: Sequence[dict[str, tuple[int, ...]]]) -> list[dict[str, tuple[int, ...]]]:
+    """Return the shapes of input sets that are in no other set at least as large."""
+    found: list[dict[str, tuple[int, ...]]] = []
+    for each in sorted(sets, key=lambda one: sum(map(sum, one.values())), reverse=True):
+        if not any(_is_within(each, larger) for larger in found):
+            found.append(each)
+    return found
+
+
+def _is_within(
+    sizes: Mapping[str, tuple[int, ...]], larger: Mapping[str, tuple[int, ...]]
+) -> bool:
+    return all(
+        name in larger and len(shape) == len(larger[name])
+        and all(a <= b for a, b in zip(shape, larger[name], strict=True))
+        for name, shape in sizes.items()
+    )  # fmt: skip
 
 
 def _given(value: ir.Value) -> ir.Value:

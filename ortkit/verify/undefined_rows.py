@@ -25,7 +25,7 @@ _RANGES_FROM = 11
 
 def leaves_rows_undefined(node: ir.Node, shapes: Shapes) -> bool:
     """Say whether a node writes a part of its caches only."""
-    if (node.domain, node.op_type) != _GROUPED or len(node.inputs) <= _LENGTHS:
+    if not _is_grouped(node) or len(node.inputs) <= _LENGTHS:
         return False
     past = node.inputs[_PAST_KEYS]
     if past is None or node.inputs[_LENGTHS] is None or not any(_present(node)):
@@ -46,15 +46,19 @@ def zero_undefined(model: ir.Model, side: str) -> bool:
     """
     if model.graph.opset_imports.get("", 0) < _RANGES_FROM:
         return False
+    nodes = [node for root in roots(model) for node in nodes_below(root) if _is_grouped(node)]
+    if not nodes:
+        return False
     shapes = Shapes.infer(model)
-    found = [
-        node for root in roots(model) for node in nodes_below(root)
-        if leaves_rows_undefined(node, shapes)
-    ]  # fmt: skip
+    found = [node for node in nodes if leaves_rows_undefined(node, shapes)]
     for node in found:
         for value in filter(None, _present(node)):
             _zero_rows(node, value, side, shapes.dtype(value) or ir.DataType.FLOAT)
     return bool(found)
+
+
+def _is_grouped(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == _GROUPED
 
 
 def _present(node: ir.Node) -> tuple[ir.Value | None, ...]:

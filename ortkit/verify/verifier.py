@@ -243,16 +243,15 @@ class Verifier:
         if zero_undefined(opened, "candidate"):
             path = self._as_file(opened, f"{folder.name}d")
         if self._only_wide:
-            path, library = self._as_file(widened(open_model(path)), f"{folder.name}w"), None
-        rewrites = values or self._rewrites(state).check(
-            open_model(path), allowance, kept, keeps_names
-        )
+            path, library = self._as_file(widened(opened), f"{folder.name}w"), None
+            opened = open_model(path)
+        rewrites = values or self._rewrites(state).check(opened, allowance, kept, keeps_names)
         if rewrites.wrong:
             return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)
         custom_ops = self._custom_ops
         if kernels is None and library is not None:
             kernels = check_kernels(
-                open_model(path),
+                opened,
                 library,
                 custom_ops=custom_ops,
                 seconds=SECONDS[self._coverage],

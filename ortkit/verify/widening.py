@@ -27,6 +27,13 @@ _ROUNDED_TO = "ortkit.rounded_to"
 #: Attributes that name the type of a result or of an intermediate value.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "softmax_precision", "stash_type")
 
+#: Kinds of attributes that name no type; the nodes of graphs are looked at on their own.
+_WITHOUT_TYPES = (
+    ir.AttributeType.FLOAT, ir.AttributeType.FLOATS, ir.AttributeType.INTS,
+    ir.AttributeType.STRING, ir.AttributeType.STRINGS, ir.AttributeType.GRAPH,
+    ir.AttributeType.GRAPHS,
+)  # fmt: skip
+
 
 def widened(model: ir.Model) -> ir.Model:
     """Return a copy with functions inlined and every value in half precision in float32.
@@ -37,6 +44,8 @@ def widened(model: ir.Model) -> ir.Model:
     copy = model.clone()
     if copy.functions:
         inline_functions(copy)
+    if not _may_have_halves(copy):
+        return copy
     shapes = Shapes.infer(copy)
     for graph in copy.graphs():
         for value in graph.initializers.values():
@@ -70,6 +79,37 @@ def float_constants(model: ir.Model) -> list[ir.Value]:
         values += node.outputs if node.op_type == "Constant" and not node.domain else ()
     tensors = ((value, constant_tensor(value)) for value in values)
     return [v for v, tensor in tensors if tensor is not None and tensor.dtype == _WIDE]
+
+
+def _may_have_halves(model: ir.Model) -> bool:
+    """Say whether anything in a model names a type in half precision, or might."""
+    for graph in model.graphs():
+        tensors = [value.const_value for value in graph.initializers.values()]
+        if any(tensor is not None and tensor.dtype in HALVES for tensor in tensors):
+            return True
+        if any(_is_half(value.type) for value in (*graph.inputs, *graph.outputs)):
+            return True
+        for node in graph:
+            if any(_is_half(value.type) for value in node.outputs):
+                return True
+            if any(map(_might_be_half, node.attributes.values())):
+                return True
+    return bool(model.functions)
+
+
+def _is_half(kind: ir.TypeProtocol | None) -> bool:
+    return kind is not None and _wide_type(kind) is not kind
+
+
+def _might_be_half(attribute: ir.Attr) -> bool:
+    """Say whether an attribute is in half precision, names such a type, or might."""
+    if attribute.is_ref():
+        return True
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.as_tensor().dtype in HALVES
+    if attribute.type == ir.AttributeType.INT:
+        return attribute.as_int() in map(int, HALVES)
+    return attribute.type not in _WITHOUT_TYPES
 
 
 def _widen_constant(value: ir.Value) -> None:

@@ -1,10 +1,12 @@
 """`scripts/bench cuda`: whole models and single kernels on a GPU, beside what others reach there.
 
-Models are exported here by torch in float16, of one batch size (`--batch`), and given to `ortkit
-optimize` as they are. All ways of running one are interleaved, fifteen runs each; inputs and
-outputs lie on the device; times are the host's until the device is done. "plain" is an
-`InferenceSession` with the CUDA provider, "torch.compile" the fastest of its modes on the host.
-Rates are the model's operations over the device's time.
+Models are exported here by torch in float16, for each batch (`--batch`) or with sizes by name
+(`--sizes`), and given to `ortkit optimize` as they are. All ways of running one are interleaved,
+up to fifteen runs each; inputs and outputs lie on the device. Times are the host's until the
+device is done. "plain" is an `InferenceSession` with the CUDA provider, "torch.compile" the
+fastest of its modes on the host, compiled for the one size. Rates are the model's operations over
+the device's time. With `--into` each row is written as soon as it is measured. What the file has
+is not measured again, so that a run of many rows may be cut in parts.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ from ortkit.kernels.metadata import library_path
 from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from scripts.benches import output
 from scripts.benches.cuda_kernels import lines, measure_kernels
-from scripts.benches.cuda_models import Architecture, architectures
+from scripts.benches.cuda_models import Architecture, architecture, names, title
 from scripts.benches.gpu import about_device, take_turns
 
 WAYS = ("plain", "plain graph", "ortkit", "ortkit graph", "torch", "torch.compile")
 #: What is kept of a model: as exported, optimized, and what the command said.
 _ENDS = (".onnx", ".opt.onnx", ".optimize.json")
-#: Runs of a turn: the host needs some after another way has run.
-_EACH = 15
+#: Runs of a turn at most: the host needs some after another way has run. Milliseconds of a turn.
+_EACH, _TURN = 15, 40.0
 #: How torch compiles: its mode, whether weights are constants, whether images are channels last.
 _MODES = {
     "reduce-overhead": ("reduce-overhead", False, False),
@@ -65,25 +67,70 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ortkit-cuda-") as name:
         folder = Path(name) if options.folder is None else options.folder
         if options.prepare:
-            for one in _chosen(options):
-                _prepare(one, folder, options)
+            for name, batch, is_dynamic in _chosen(options):
+                _prepare(architecture(name, batch, is_dynamic=is_dynamic), folder, options)
             return 0
         if options.parts in {"all", "models"}:
-            found = [_model(one, folder, options) for one in _chosen(options)]
+            found, left = _models(results, folder, options)
             results |= {"models": found, "batches": options.batch}
             _print_models(found, str(device["name"]))
+            if left:
+                print(f"\n{left} rows are left: run it again with --into {options.into}")
         if options.parts in {"all", "kernels"}:
             rows = measure_kernels(folder, options.only_kernels, options.arch)
             results["kernels"] = rows
             output.table("time on the device, µs (median)", *lines(rows))
-    print(f"\nwrote {output.write(results, options.output, 'cuda')}")
+    where = options.into or output.write(results, options.output, "cuda")
+    print(f"\nwrote {where}")
     return 0
 
 
-def _chosen(options: argparse.Namespace) -> Iterator[Architecture]:
-    """Make the models of all batches, with fixed sizes or named ones."""
-    for batch in options.batch:
-        yield from architectures(options.only, batch, is_dynamic=options.dynamic)
+def _chosen(options: argparse.Namespace) -> list[tuple[str, int, bool]]:
+    """Return the rows of the table: a model, its batch, and whether its sizes are named."""
+    return [
+        (name, batch, sizes == "dynamic")
+        for sizes in options.sizes
+        for name in names(options.only)
+        for batch in options.batch
+    ]
+
+
+def _models(
+    results: dict[str, object], folder: Path, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], int]:
+    """Measure the models that are not in the file `--into`.
+
+    Args:
+        results: What is written beside the rows.
+        folder: Of the models.
+        options: The command's.
+
+    Returns:
+        All rows, and how many are left.
+    """
+    started, left = time.perf_counter(), 0
+    found: list[dict[str, Any]] = []
+    if options.into is not None and options.into.exists():
+        found = json.loads(options.into.read_text(encoding="utf-8"))["models"]
+    known = {(row["model"], row["batch"]) for row in found}
+    for name, batch, is_dynamic in _chosen(options):
+        if (title(name, is_dynamic=is_dynamic), batch) in known:
+            continue
+        if options.seconds is not None and time.perf_counter() - started > options.seconds:
+            left += 1
+            continue
+        one = architecture(name, batch, is_dynamic=is_dynamic)
+        try:
+            found.append(_model(one, folder, options))
+        except Exception as error:  # noqa: BLE001  other rows are measured all the same
+            output.say(f"{one.name}, {batch}: {error}")
+            left += 1
+        if options.into is not None:
+            options.into.parent.mkdir(parents=True, exist_ok=True)
+            part = options.into.with_suffix(".part")
+            part.write_text(json.dumps(results | {"models": found}, indent=1), encoding="utf-8")
+            part.replace(options.into)
+    return found, left
 
 
 def _versions() -> dict[str, object]:
@@ -105,7 +152,7 @@ def _exported(
 ) -> tuple[Path, Path, dict[str, object]]:
     """Return the model, the optimized one, and how that went; those in `folder` if there."""
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"{one.name}-{len(one.example)}"
+    stem = folder / (one.name if one.is_dynamic else f"{one.name}-{len(one.example)}")
     path, optimized, noted = (stem.with_name(f"{stem.name}{end}") for end in _ENDS)
     if not noted.exists():
         one.export(path)
@@ -140,11 +187,14 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             calls[name] = bound.run
             errors[name] = _error(torch.from_dlpack(bound.outputs["y"]), expected)
             row[f"{name}: notes"] = list(session.notes)
-        calls["torch"] = _synchronized(lambda: one.module(one.example))
+        if not one.is_dynamic:
+            calls["torch"] = _synchronized(lambda: one.module(one.example))
         started = time.perf_counter()
         modes = {f"torch: {name}": _compiled(one, name) for name in _modes(one, options)}
         row["compile_s"] = time.perf_counter() - started
-        row["milliseconds"] = taken = take_turns(calls | modes, options.rounds, each=_EACH)
+        ways = calls | modes
+        each = {name: _runs_of_turn(call) for name, call in ways.items()}
+        row["milliseconds"] = taken = take_turns(ways, options.rounds, each=each)
         if modes:
             row["torch mode"] = best = min(modes, key=lambda name: median(taken[name]))
             taken["torch.compile"], calls["torch.compile"] = taken[best], modes[best]
@@ -155,11 +205,21 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
     return row
 
 
+def _runs_of_turn(call: Callable[[], object]) -> int:
+    """Return how often a way is run in its turn: fewer times where a run takes long."""
+    call()
+    started = time.perf_counter()
+    call()
+    taken = 1e3 * (time.perf_counter() - started)
+    return int(min(_EACH, max(1.0, _TURN / taken)))
+
+
 def _modes(one: Architecture, options: argparse.Namespace) -> list[str]:
-    """Return the ways in which torch compiles a model."""
-    if not options.compile:
+    """Return the ways in which torch compiles a model: for its sizes, which have one row."""
+    if not options.compile or one.is_dynamic:
         return []
-    return [*_MODES, *(_MODES_OF_NETS if one.is_net else ())]
+    modes = [*_MODES, *(_MODES_OF_NETS if one.is_net else ())]
+    return [mode for mode in modes if mode in (options.modes or modes)]
 
 
 def _compiled(one: Architecture, name: str) -> Callable[[], object]:
@@ -275,33 +335,56 @@ def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, object
 
 
 def _print_models(found: list[dict[str, Any]], device: str) -> None:
-    rows: list[list[output.Cell]] = []
+    """Print the times of the host, and those of the device with rates.
+
+    A row of sizes by name stands beside what torch compiled for the same sizes, fixed.
+    """
+    hosts: list[list[output.Cell]] = []
+    devices: list[list[output.Cell]] = []
     peak = next((rate for name, rate in _PEAKS.items() if name in device), None)
+    compiled = {(row["model"], row["batch"]): row for row in found if "torch mode" in row}
     for row in found:
         times = {name: median(values) for name, values in row["milliseconds"].items()}
+        beside = compiled.get((row["model"].removesuffix(", dynamic"), row["batch"]), {})
+        if beside:
+            times["torch.compile"] = median(beside["milliseconds"]["torch.compile"])
         best = times["ortkit graph"]
-        spent = row["ortkit graph: device"]["microseconds"]
-        rate = row["operations"] / spent / 1e6
-        rows.append(
+        names = ("plain graph", "ortkit graph", "torch.compile")
+        spent = {
+            name: each[f"{name}: device"]["microseconds"] / 1e3
+            for name, each in zip(names, (row, row, beside), strict=True)
+            if f"{name}: device" in each
+        }
+        rates = {name: row["operations"] / each / 1e9 for name, each in spent.items()}
+        error = f"{row['errors']['ortkit graph']:.0e} ({row['errors']['plain']:.0e})"
+        hosts.append(
             [
-                row["model"],
-                row["batch"],
-                *(times.get(name) for name in WAYS),
+                row["model"], row["batch"], *(times.get(name) for name in WAYS),
                 times["plain"] / best,
                 times["torch.compile"] / best if "torch.compile" in times else None,
-                row.get("torch mode", "").removeprefix("torch: "),
-                spent / 1e3,
-                rate,
-                None if peak is None else 1e14 * rate / peak,
-                row["optimize"]["seconds"],
-                f"{row['errors']['ortkit graph']:.0e} ({row['errors']['plain']:.0e})",
+                beside.get("torch mode", "").removeprefix("torch: "),
+                row["optimize"]["seconds"], error,
             ]
-        )
+        )  # fmt: skip
+        devices.append(
+            [
+                row["model"], row["batch"], *(spent.get(name) for name in names),
+                *(rates.get(name) for name in names),
+                *(None if peak is None or name not in rates else 1e14 * rates[name] / peak
+                  for name in names),
+            ]
+        )  # fmt: skip
     header = [
-        "float16, ms (median)", "batch", *WAYS, "to plain", "to compile", "torch's mode",
-        "device, ms", "TFLOP/s", "% of peak", "optimize, s", "error",
+        "host, ms (median)", "batch", *WAYS, "to plain", "to compile", "torch's mode",
+        "optimize, s", "error",
     ]  # fmt: skip
-    output.table("models", header, rows)
+    output.table("models in float16", header, hosts)
+    parts = ("plain graph", "ortkit graph", "torch.compile")
+    header = [
+        "device", "batch", *(f"{name}, ms" for name in parts),
+        *(f"{name}, TFLOP/s" for name in parts), *(f"{name}, % of peak" for name in parts),
+    ]  # fmt: skip
+    output.table("models in float16", header, devices)
 
 
 def _sizes(text: str) -> list[int]:
@@ -315,8 +398,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")
     parser.add_argument("--batch", type=_sizes, default=[1], help="of the inputs, such as 1,8,32")
-    parser.add_argument("--dynamic", action="store_true", help="export with sizes by name")
+    parser.add_argument(
+        "--sizes", type=lambda text: text.split(","), default=["fixed"],
+        help="of the exports: fixed, dynamic (by name), or both with a comma",
+    )  # fmt: skip
+    parser.add_argument("--into", type=Path, help="a file of rows, to which others are added")
+    parser.add_argument("--seconds", type=float, help="no row is begun after these")
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument(
+        "--modes", type=lambda text: text.split(","),
+        help=f"of torch.compile: {', '.join(_MODES | _MODES_OF_NETS)}; all of them by default",
+    )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument(
         "--no-verify", dest="verify", action="store_false",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,32 +60,27 @@ class Architecture:
             )  # fmt: skip
 
 
-def architectures(
-    only: str, batch: int = 1, *, is_dynamic: bool = False
-) -> Iterator[Architecture]:
-    """Make those whose name contains `only`, one at a time; nets need torchvision."""
-    makers: dict[str, Callable[[], tuple[Any, Any]]] = {
-        "bert-base, 512 tokens": _bert,
-        "vit-base": _vit,
-        "llama-like, 8 layers of 2048": _llama,
-        "mobilenet_v3_large": lambda: _net("mobilenet_v3_large"),
-        "efficientnet_b0": lambda: _net("efficientnet_b0"),
-        "resnet50": lambda: _net("resnet50"),
-    }
+def names(only: str) -> list[str]:
+    """Return the names of models that contain `only`."""
+    return [name for name in _MAKERS if only in name]
+
+
+def title(name: str, *, is_dynamic: bool) -> str:
+    """Return what a model is called in the tables."""
+    return f"{name}, dynamic" if is_dynamic else name
+
+
+def architecture(name: str, batch: int, *, is_dynamic: bool) -> Architecture:
+    """Make one of `names`; nets need torchvision."""
     import torch
 
-    for name, make in makers.items():
-        if only in name:
-            torch.manual_seed(0)
-            module, example = make()
-            module = module.eval().half().cuda()
-            example = example.repeat(batch, *[1] * (example.dim() - 1)).cuda()
-            if example.is_floating_point():
-                example = torch.randn_like(example)
-            made = Architecture(
-                name, module, example.half() if example.is_floating_point() else example
-            )
-            yield replace(made, name=f"{name}, dynamic", is_dynamic=True) if is_dynamic else made
+    torch.manual_seed(0)
+    module, example = _MAKERS[name]()
+    module = module.eval().half().cuda()
+    example = example.repeat(batch, *[1] * (example.dim() - 1)).cuda()
+    if example.is_floating_point():
+        example = torch.randn_like(example).half()
+    return Architecture(title(name, is_dynamic=is_dynamic), module, example, is_dynamic)
 
 
 def _last_hidden(model: Any) -> Any:
@@ -140,3 +135,13 @@ def _net(name: str) -> tuple[Any, Any]:
         for _ in range(3):
             module(torch.randn(16, 3, _PIXELS, _PIXELS, device="cuda"))
     return module, torch.randn(1, 3, _PIXELS, _PIXELS)
+
+
+_MAKERS: Mapping[str, Callable[[], tuple[Any, Any]]] = {
+    "bert-base, 512 tokens": _bert,
+    "vit-base": _vit,
+    "llama-like, 8 layers of 2048": _llama,
+    "mobilenet_v3_large": lambda: _net("mobilenet_v3_large"),
+    "efficientnet_b0": lambda: _net("efficientnet_b0"),
+    "resnet50": lambda: _net("resnet50"),
+}

@@ -164,21 +164,24 @@ def sessions(count: int) -> list[dict[str, int | float]]:
     return found
 
 
-def take_turns(calls: Calls, rounds: int, each: int = 1) -> dict[str, list[float]]:
+def take_turns(
+    calls: Calls, rounds: int, each: int | Mapping[str, int] = 1
+) -> dict[str, list[float]]:
     """Return milliseconds by call.
 
     Args:
         calls: What to time, by name.
         rounds: In each every call has its turn.
-        each: Times that a turn takes; one more before them, which finds the caches as others
-            have left them, is not counted.
+        each: Times that a turn takes, of all or by call; where there are several, one more before
+            them, which finds the caches as others have left them, is not counted.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(-5, rounds):
         for name, call in calls.items():
-            if each > 1:
+            times = each if isinstance(each, int) else each[name]
+            if times > 1:
                 call()
-            for _ in range(each):
+            for _ in range(times):
                 started = time.perf_counter()
                 call()
                 if turn >= 0:

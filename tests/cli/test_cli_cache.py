@@ -64,6 +64,18 @@ def test_what_is_no_kernel_of_this_version_is_counted_and_removed(call, cache: P
     assert all(path.exists() for path in kept)
 
 
+def test_a_fetched_onnxruntime_is_listed_and_removed(call, cache: Path) -> None:
+    folder = cache.parent / "onnxruntimes" / "onnxruntime-1.24.4-cp311"
+    (folder / "onnxruntime").mkdir(parents=True)
+    (folder / "onnxruntime" / "__init__.py").write_text("12345", "utf-8")
+    listed = json.loads(call("cache", "list", "--json").out)
+    assert listed["onnxruntimes"] == [{"folder": str(folder), "bytes": 5}]
+    assert f"ONNX Runtime, fetched on request, 5 B, in {folder}\n" in call("cache", "list").out
+    assert call("cache", "clear").out.startswith("removed   1 file, 5 B")
+    assert not folder.exists()
+    assert json.loads(call("cache", "list", "--json").out)["onnxruntimes"] == []
+
+
 def test_bad_usage_is_code_2(call, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("cache").code == 2
     assert "did you mean 'clear'?" in call("cache", "cler").err

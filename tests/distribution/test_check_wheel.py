@@ -10,6 +10,7 @@ import pytest
 from scripts.check_wheel import NEEDED, problem_inside, problem_of
 
 PLATFORM = "manylinux_2_28_aarch64"
+PROVIDER = "libortkit_provider.so"
 
 
 @pytest.mark.parametrize(
@@ -30,19 +31,22 @@ def test_a_policy_is_held(tag: str, libraries: dict[str, None], problem: str) ->
 
 
 @pytest.mark.parametrize(
-    ("machine", "left_out", "problem"),
+    ("project", "machine", "left_out", "problem"),
     [
-        (183, "", ""),
-        (62, "", "libortkit_runtime.so is for another processor"),
-        (183, "names.h", "names.h is missing"),
+        ("ortkit", 183, "", ""),
+        ("ortkit", 62, "", "libortkit_runtime.so is for another processor"),
+        ("ortkit", 183, "names.h", "names.h is missing"),
+        ("onnxruntime_ep_ortkit", 183, "", ""),
+        ("onnxruntime_ep_ortkit", 62, "", f"{PROVIDER} is for another processor"),
+        ("onnxruntime_ep_ortkit", 183, PROVIDER, f"{PROVIDER} is missing"),
     ],
 )
 def test_the_contents_are_checked(
-    machine: int, left_out: str, problem: str, tmp_path: Path
+    project: str, machine: int, left_out: str, problem: str, tmp_path: Path
 ) -> None:
-    wheel = tmp_path / "x.whl"
+    wheel = tmp_path / f"{project}-0.1.0-py3-none-linux_aarch64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name in set(NEEDED) - {left_out}:
+        for name in set(NEEDED[project]) - {left_out}:
             content = b"\x7fELF".ljust(18, b"\0") + machine.to_bytes(2, "little")
             archive.writestr(f"ortkit/custom_ops/{name}", content)
     assert problem_inside(wheel, PLATFORM) == problem

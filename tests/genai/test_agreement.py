@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from ortkit.errors import CheckError
+from ortkit.genai import agreement
 from ortkit.genai.agreement import agreement_of, compare_decoders
 from ortkit.genai.folder import read_folder
 from ortkit.genai.layout import DecoderLayout, layout_of
@@ -41,6 +42,21 @@ def test_equal_logits(logits: np.ndarray) -> None:
     scores = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     expected = np.exp(-np.mean([scores[i, i + 1] for i in range(PROMPT - 1)]))
     assert found.perplexity == pytest.approx((expected, expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("whose", ["the original", "the original with perturbed values"])
+def test_logits_that_are_no_numbers_agree_with_nothing(
+    logits: np.ndarray, whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(name: str, *_: object, **__: object) -> tuple[tuple[int, ...], np.ndarray]:
+        return tuple(range(ROWS)), np.full_like(logits, np.nan) if name == whose else logits
+
+    monkeypatch.setattr(agreement, "_run", run)
+    monkeypatch.setattr(agreement, "_perturbed", lambda plan, _: plan)
+    layout = DecoderLayout("ids", "", "", "logits", (), WORDS, ROWS)
+    plan = SessionPlan(tmp_path / "model.onnx")
+    found = compare_decoders(plan, plan, layout, tmp_path, text=tuple(range(PROMPT)))
+    assert found == Refused(f"logits of {whose} are NaN")
 
 
 def test_another_token_is_told_from_a_tie(logits: np.ndarray) -> None:

@@ -28,9 +28,13 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         for block in re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
         for line in block.splitlines()
     ]
-    assert [command.split()[1] for command in commands] == ["optimize", "optimize", "verify"]
+    assert [command.split()[1] for command in commands] == [
+        "optimize", "optimize", "verify", "profile", "memory", "compare", "compare"
+    ]  # fmt: skip
     for command in commands:
-        assert run(shlex.split(command)[1:]) == 0, command
+        brief = {"profile": ["--runs", "1"], "compare": ["--rounds", "1", "--processes", "1"]}
+        given = shlex.split(command)[1:]
+        assert run([*given, *brief.get(given[0], ())]) == 0, command
 
 
 def test_the_programs_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

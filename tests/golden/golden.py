@@ -11,8 +11,9 @@ A case is a file `<pass-name>/<case>.txt`:
     # ---- after ----
     ...
 
-`# level: 3` runs the pass as that level does; `# not run: reason` says why ONNX Runtime cannot
-load the model. `scripts/update-golden` rewrites all but the comment, the pass and the model.
+`# level: 3` runs the pass as that level does, `# target: cuda` as for that target; `# not run:
+reason` says why ONNX Runtime cannot load the model. `scripts/update-golden` rewrites all but the
+comment, the pass and the model.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ortkit.targets.target import Target
 
 FOLDER = Path(__file__).parent
 AFTER = "# ---- after ----"
-KEYS = ("pass", "level", "not run", "rewrites", "miss")
+KEYS = ("pass", "level", "target", "not run", "rewrites", "miss")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Golden:
     after: str
     level: int = 2
     not_run: str = ""
+    target: str = "cpu"
 
     @staticmethod
     def parse(text: str) -> Golden:
@@ -72,6 +74,7 @@ class Golden:
             after=after,
             level=int((found["level"] or ["2"])[0]),
             not_run=(found["not run"] or [""])[0],
+            target=(found["target"] or ["cpu"])[0],
         )
 
     @property
@@ -80,6 +83,8 @@ class Golden:
         head = [*self.why, f"pass: {self.passes}"]
         if self.level != 2:
             head.append(f"level: {self.level}")
+        if self.target != "cpu":
+            head.append(f"target: {self.target}")
         if self.not_run:
             head.append(f"not run: {self.not_run}")
         head.append(f"rewrites: {self.rewrites}")
@@ -91,9 +96,8 @@ class Golden:
         """Run the pass; return the case as it should be written, and the rewritten model."""
         model = from_text(self.before)
         passes = select_passes(self.passes, 0)
-        result = Pipeline(passes).run(
-            model, RewriteOptions(Target("cpu", "x86-64-v3"), self.level)
-        )
+        target = Target("cpu", "x86-64-v3") if self.target == "cpu" else Target(self.target)
+        result = Pipeline(passes).run(model, RewriteOptions(target, self.level))
         assert result.settled
         check_model(model)
         reasons = dict.fromkeys(miss.reason for miss in result.log.misses)

@@ -263,6 +263,21 @@ def test_external_data_goes_beside_the_model(tmp_path: Path) -> None:
     assert onnx.load(saved.model, load_external_data=False).graph.initializer[1].raw_data
 
 
+def test_temporary_files_are_not_forced_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise AssertionError("a temporary file waits for the disk")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    model = open_model(large_model())
+    saved = save_model(model, tmp_path / "m.onnx", external_data=True, is_temporary=True)
+    assert saved.data == tmp_path / "m.onnx.data"
+    assert [t.raw_data for t in onnx.load(saved.model).graph.initializer] == [
+        t.raw_data for t in large_model().graph.initializer
+    ]
+
+
 def test_external_data_stays_external_and_is_mapped(tmp_path: Path) -> None:
     first = save_model(open_model(large_model()), tmp_path / "m.onnx", external_data=True)
     model = open_model(first.model)

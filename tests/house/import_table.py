@@ -193,7 +193,7 @@ FACE = {
     "runtime/profiling/trace": "devices events nesting read trace",
     "runtime/timing": "variants",
     "runtime/workers": "interleave planning worker",
-    "verify/inputs": "covering feeds given plans sizes usual_sizes",
+    "verify/inputs": "caches covering feeds given plans sizes usual_sizes",
     "verify/kernels": "check gaps report",
 }
 

@@ -94,3 +94,8 @@ def test_a_model_of_onnx_ir_goes_in_and_out() -> None:
     assert isinstance(found.model, ir.Model)
     assert [node.op_type for node in found.model.graph] == ["Relu"]
     assert [node.op_type for node in model.graph] == ["Identity", "Relu"]
+
+
+def test_a_path_as_second_argument_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ortkit.UserError, match=r"ortkit\.optimize\(model\)\.save\(path\)"):
+        ortkit.optimize("model.onnx", tmp_path / "out.onnx")

@@ -93,6 +93,24 @@ def test_one_that_changes_results_is_named_and_avoided(guilty: OptimizerReport) 
     )
 
 
+#: ONNX Runtime runs the model and does not write its graph.
+WRITES_NO_GRAPH = """
+class InferenceSession(InferenceSession):
+    def __init__(self, model, options, *args, **given):
+        if options.optimized_model_filepath:
+            raise RuntimeError("no graph is written")
+        super().__init__(model, options, *args, **given)
+"""
+
+
+@pytest.mark.slow
+def test_a_graph_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
+    code = while_on({"SkipLayerNormFusion"}, "values = [value + 1 for value in values]")
+    found = bisected(save(tmp_path), onnxruntime=runtime(tmp_path, code + WRITES_NO_GRAPH))
+    assert [(one.name, one.changes) for one in found.culprits] == [("SkipLayerNormFusion", ())]
+    assert any("no graph is written" in note for note in found.notes)
+
+
 @pytest.mark.slow
 def test_two_of_which_each_alone_does_harm_are_both_named(tmp_path: Path) -> None:
     effect = "values = [value + 1 for value in values]"

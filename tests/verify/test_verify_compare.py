@@ -11,6 +11,7 @@ import pytest
 
 import ortkit
 from ortkit.verify.compare import compare_outputs, is_telling, worse
+from ortkit.verify.rows import row_errors
 from ortkit.verify.tolerances import TOLERANCES
 
 EPS = 2.0**-23
@@ -69,6 +70,14 @@ def test_a_sentinel_does_not_hide_the_error_of_its_neighbours() -> None:
     actual = expected.copy()
     actual[0, 0] = -2e9
     assert not compare_outputs("y", expected, actual).equal
+
+
+@pytest.mark.parametrize("near", [5, 4, 3])
+def test_what_is_a_sentinel_is_told_by_the_median(near: int) -> None:
+    """With fewer than half of a row near its largest the median is small, and it is a sentinel."""
+    want = np.where(np.arange(8) < near, 1e6, 1.0).astype(np.float32)[None]
+    errors, _ = row_errors(want, want + np.where(np.arange(8) == 7, 1e-3, 0.0))
+    assert (errors[0] > 1e-4) == (near < 4)
 
 
 def test_a_row_of_sentinels_does_not_hide_the_error_of_other_rows() -> None:

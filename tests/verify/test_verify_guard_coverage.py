@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from small_models import model, random_weights
 
+from ortkit.verify.inputs.guard_coverage import add_probes
 from ortkit.verify.pair import verify_models
 
 F = np.float32
@@ -52,6 +53,7 @@ MET = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MET)
 def test_both_sides_are_met(name: str) -> None:
     original = built(*MET[name])
@@ -120,3 +122,13 @@ def test_a_batch_that_is_cut_keeps_its_guards() -> None:
     found = verify_models(original, original)
     assert found.batch.startswith("32 rows as 3")
     assert "conditions: 1 of 1 seen true and false" in found.reason
+
+
+def test_what_only_nan_in_between_meets_is_not_run_for() -> None:
+    body = (
+        "p = MatMul(x, w) n = IsNaN(p) z = Where(n, zero, p) m = IsNaN(x) h = Where(m, ones, z)"
+        " c = Greater(h, four) y = Where(c, h, p)"
+    )
+    nodes = [guard.node for guard in add_probes(built(X, body), reachable_only=True)]
+    assert nodes == ["Where 'h'", "Greater 'c'"]
+    assert len(add_probes(built(X, body))) == 3

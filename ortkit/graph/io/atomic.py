@@ -60,8 +60,13 @@ class FileSet:
     (see temporary.py).
     """
 
-    def __init__(self) -> None:
-        """Begin with no files."""
+    def __init__(self, *, is_durable: bool = True) -> None:
+        """Begin with no files.
+
+        Args:
+            is_durable: Whether they must outlast a power failure; False for those of a process.
+        """
+        self._is_durable = is_durable
         self._stack = ExitStack()
         self._written: list[Written] = []
 
@@ -93,7 +98,8 @@ class FileSet:
                 os.fchmod(file.descriptor, stat.S_IMODE((mode_of or draft.path).stat().st_mode))
             draft.write(file.descriptor)
             os.ftruncate(file.descriptor, draft.size_bytes)
-            os.fsync(file.descriptor)
+            if self._is_durable:
+                os.fsync(file.descriptor)
         except OSError as error:
             raise _explain(error, draft.path, draft.size_bytes) from error
         return self._added(Written(draft.path, file.path, file.descriptor, draft.size_bytes))
@@ -140,7 +146,8 @@ class FileSet:
             if isinstance(error, OSError):
                 raise _explain(error, current.target, current.size_bytes) from error
             raise
-        for folder in {one.target.parent for one in self._written}:
+        folders = {one.target.parent for one in self._written} if self._is_durable else ()
+        for folder in folders:
             _sync_folder(folder)
 
     def _added(self, file: Written) -> Written:

@@ -34,7 +34,7 @@ def share_weights(model: ir.Model, path: Path) -> Path:
     if len(folders) == 1 and (folder := folders.pop()) is not None:
         return folder
     if tensors:
-        save_model(model, path, external_data=True)
+        save_model(model, path, external_data=True, is_temporary=True)
         stored = open_model(path).graph.initializers
         for name, value in model.graph.initializers.items():
             if isinstance(tensor := stored[name].const_value, MappedTensor):

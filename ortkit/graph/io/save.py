@@ -49,6 +49,7 @@ def save_model(
     *,
     external_data: bool | None = None,
     beside: Sequence[Draft] = (),
+    is_temporary: bool = False,
 ) -> SavedFiles:
     """Write `model` to `path`, replacing what is there only when all of it is on disk.
 
@@ -65,6 +66,8 @@ def save_model(
         external_data: Whether tensors of 1 KiB and more go to a file of their own. None: if the
             model came with external data, or would be larger than 1.9 GB without.
         beside: Further files that belong to this model.
+        is_temporary: Whether the files are gone with this process. They are not forced to disk
+            then, and external data is named after the model alone: its content is not hashed.
 
     Raises:
         UserError: The folder or file cannot be written, the disk is full, or the model is too
@@ -92,8 +95,8 @@ def save_model(
     for tensor in (*(tensor for tensor, _ in nested), *(tensor for _, tensor in own)):
         if is_external and layout.takes(tensor):
             layout.place(tensor)
-    with FileSet() as files:
-        data = _write_data(files, layout, target)
+    with FileSet(is_durable=not is_temporary) as files:
+        data = _write_data(files, layout, target, is_hashed=not is_temporary)
         for tensor, header in nested:
             if is_external and layout.takes(tensor):
                 layout.refer(header, tensor)
@@ -114,16 +117,20 @@ def save_model(
             written = files.write(Draft(target, encoded.size_bytes, encoded.write))
         _hold((*(tensor for tensor, _ in nested), *(tensor for _, tensor in own)), target)
         files.put_in_place()
-        remove_unused_data(written, data)
+        if not is_temporary:
+            remove_unused_data(written, data)
     return SavedFiles(target, data, written.size_bytes, layout.size_bytes)
 
 
-def _write_data(files: FileSet, layout: DataLayout, target: Path) -> Path | None:
+def _write_data(
+    files: FileSet, layout: DataLayout, target: Path, *, is_hashed: bool
+) -> Path | None:
     """Write the data file, if there is one, and tell the layout its name."""
     if not layout.places:
         return None
     draft = Draft(target.with_name(f"{target.name}.data"), layout.size_bytes, layout.write)
-    data = name_data(files, files.write(draft, mode_of=target), target)
+    written = files.write(draft, mode_of=target)
+    data = name_data(files, written, target) if is_hashed else written.target
     layout.location = data.name
     return data
 

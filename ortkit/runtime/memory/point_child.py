@@ -48,6 +48,7 @@ class PointPlan:
         arena: Of a CPU arena that the sessions share, as `OrtArenaCfg` takes it; none: each has
             its own.
         run_config: Entries of the run options.
+        share: Inputs in whose memory runs write outputs, see `Session.bind`.
         sessions: How many to load side by side.
         seconds: How long to run after the first run.
         nodes: Whether to trace a run for what each node takes.
@@ -59,6 +60,7 @@ class PointPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     arena: Mapping[str, int] = field(default_factory=dict)
     run_config: Mapping[str, str] = field(default_factory=dict)
+    share: Mapping[str, str] = field(default_factory=dict)
     sessions: int = 1
     seconds: float = 0.5
     nodes: bool = False
@@ -116,7 +118,7 @@ def measure_stages(job: PointJob) -> Stages:
             load_seconds = time.perf_counter() - started
         with _explained(RunError, plan.model):
             loaded = _reports(sessions)
-            runs = [_runner(ort, session, feeds, plan.run_config) for session in sessions]
+            runs = [_runner(ort, session, feeds, plan) for session in sessions]
             reset_peak()
             taken = [_timed(run) for run in runs]
             first = _reports(sessions)
@@ -170,9 +172,11 @@ def _reports(sessions: list[Session]) -> tuple[MemoryReport, ...]:
 
 
 def _runner(
-    ort: ModuleType, session: Session, feeds: Mapping[str, Any], config: Mapping[str, str]
+    ort: ModuleType, session: Session, feeds: Mapping[str, Any], plan: PointPlan
 ) -> Callable[[], Any]:
-    if not config:
+    if plan.share:
+        return session.bind(feeds, share=plan.share).run
+    if not (config := plan.run_config):
         return lambda: session.run(feeds)
     session.run(feeds)  # checks them, and says in one line what does not fit
     options = ort.RunOptions()
@@ -186,7 +190,7 @@ def _timed(run: Callable[[], Any]) -> tuple[float, int]:
     started = time.perf_counter()
     outputs = run()
     taken = time.perf_counter() - started
-    values = outputs.values() if isinstance(outputs, dict) else outputs
+    values = outputs.values() if isinstance(outputs, Mapping) else outputs
     return taken, sum(_bytes(one) for one in values)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ortkit.errors import RunError, UserError
 from ortkit.graph.io.open import ModelSource
@@ -30,6 +31,8 @@ class RunPlan:
     runs: int | None = None
     """Traced runs that count; None: as many as fit into two seconds, 10 to 100."""
     warmup: int = 3
+    share: Mapping[str, str] = field(default_factory=dict)
+    """Inputs in whose memory runs write outputs, see `Session.bind`."""
 
     def __post_init__(self) -> None:
         if self.runs is not None and self.runs < 1:
@@ -77,10 +80,10 @@ def profile_model(
     traced = TracedSession(load, known.config, provenance=True)
     try:
         progress("run")
-        chosen = _first_that_runs(traced.session, feeds)
-        runs, seconds = _counted(traced.session, chosen, wanted)
+        chosen, run = _first_that_runs(traced.session, feeds, wanted.share)
+        runs, seconds = _counted(run, wanted)
         trace = traced.end()
-        plain_us = _plain(traced.session, chosen, runs, seconds)
+        plain_us = _plain(run, runs, seconds)
         provider = traced.session.providers[0]
         peaks = None
         if peaks_of is not None:
@@ -100,44 +103,44 @@ def profile_model(
 
 
 def _first_that_runs(
-    session: Session, feeds: Iterable[Mapping[str, object]]
-) -> Mapping[str, object]:
+    session: Session, feeds: Iterable[Mapping[str, object]], share: Mapping[str, str]
+) -> tuple[Mapping[str, object], Callable[[], object]]:
+    """Return inputs that the session runs on, and what runs it on them."""
     problem: RunError | None = None
     for each in feeds:
+        run = session.bind(each, share=share).run if share else partial(session.run, each)
         try:
-            session.run(each)
+            run()
         except RunError as error:  # the next inputs may do
             problem = problem or error
             continue
-        return each
+        return each, run
     raise problem or RunError("there are no inputs to run on")
 
 
-def _counted(session: Session, feeds: Mapping[str, object], plan: RunPlan) -> tuple[int, float]:
+def _counted(run: Callable[[], object], plan: RunPlan) -> tuple[int, float]:
     """Run as often as is wanted; return how many runs count, and the seconds that they took."""
     for _ in range(plan.warmup):
-        session.run(feeds)
+        run()
     started = time.perf_counter()
     until = started + _SECONDS
     count = 0
     while count < (plan.runs or _LEAST_RUNS) or (
         plan.runs is None and count < _MOST_RUNS and time.perf_counter() < until
     ):
-        session.run(feeds)
+        run()
         count += 1
     return count, time.perf_counter() - started
 
 
-def _plain(
-    session: Session, feeds: Mapping[str, object], runs: int, seconds: float
-) -> list[float]:
+def _plain(run: Callable[[], object], runs: int, seconds: float) -> list[float]:
     """Return the microseconds of runs without tracing, in no more time than those with it."""
     for _ in range(_SETTLING):
-        session.run(feeds)
+        run()
     taken: list[float] = []
     until = time.perf_counter() + seconds
     while not taken or (len(taken) < runs and time.perf_counter() < until):
         started = time.perf_counter()
-        session.run(feeds)
+        run()
         taken.append(1e6 * (time.perf_counter() - started))
     return taken

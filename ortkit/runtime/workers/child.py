@@ -116,6 +116,7 @@ class HeldSession:
         self.ort: ModuleType | None = None
         self.session: Any = None
         self.run_once: Callable[[], Any] | None = None
+        self.share: Mapping[str, str] = {}
         # Where memory runs out, this process is the one to kill and not the caller.
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -124,6 +125,7 @@ class HeldSession:
     def load(self, plan: SessionPlan) -> Loaded:
         """Make the session."""
         self.ort = onnxruntime = onnxruntime_in(plan.onnxruntime)
+        self.share = plan.share
         before = usage()
         names = [name for name, _ in plan.providers]
         for name in names:
@@ -154,6 +156,8 @@ class HeldSession:
         """Read inputs, a folder of tensors or an npz file; returns the first run's seconds."""
         if inputs.suffix == ".npz":
             self.run_once = self._with_arrays(inputs)
+        elif self.share:
+            self.run_once = _in_place(self.ort, self.session, inputs, self.share)
         else:
             self.run_once = _with_tensors(self.ort, self.session, inputs)
         started = time.perf_counter()
@@ -294,6 +298,36 @@ def _with_tensors(ort: ModuleType | None, session: Any, folder: Path) -> Callabl
     made = {entry["name"]: ort_value(ort, folder, entry["items"][0]) for entry in entries}
     run_values = session.run_with_ort_values
     return lambda: run_values(names, made)
+
+
+def _in_place(
+    ort: ModuleType | None, session: Any, folder: Path, share: Mapping[str, str]
+) -> Callable[[], Any]:
+    """Return what runs the session on inputs, some of whose memory is written by outputs."""
+    assert ort is not None
+    declared = {value.name for value in session.get_inputs()}
+    made = {
+        entry["name"]: ort_value(ort, folder, entry["items"][0])
+        for entry in read_manifest(folder)
+        if entry["name"] in declared
+    }
+    written = {output: made[name] for name, output in share.items()}
+    names = [value.name for value in session.get_outputs()]
+    binding = session.io_binding()
+    for name, value in made.items():
+        binding.bind_ortvalue_input(name, value)
+
+    def run() -> Any:
+        # A size may be another than in the last run: what is not shared is bound again.
+        for name in names:
+            if name in written:
+                binding.bind_ortvalue_output(name, written[name])
+            else:
+                binding.bind_output(name)
+        session.run_with_iobinding(binding)
+        return binding.get_outputs()
+
+    return run
 
 
 def _is_array(kind: str) -> bool:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.graph.walk import nodes_below, subgraphs
+from ortkit.graph.walk import nodes_below, roots, subgraphs
 from ortkit.operators import where
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.inputs.long import is_length_test, length_tests
@@ -24,6 +24,7 @@ from ortkit.verify.steps import captured, computed_values
 
 _COMPARISONS = where(access="elementwise", dtype="bool", broadcasts=True)
 _CHOICES = frozenset({"Where", "If"})
+_KINDS = _COMPARISONS | _CHOICES | {"Clip"}
 #: Operators behind which a condition is the same one.
 _CARRIERS = (where(keeps_all=True) - {"Concat"}) | {"Cast", "Not"}
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -43,6 +44,11 @@ class Guard:
     """Whether it asks for NaN or infinities, which usual numbers do not lead to."""
     of_input: bool = False
     """Whether it asks an input, moved at most."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether some numbers lead to both of its sides: only an input can hold NaN."""
+        return not self.asks_for_nan or self.of_input
 
 
 Side: TypeAlias = tuple[int, bool]
@@ -83,13 +89,16 @@ class GuardCoverage:
         return asdict(self)
 
 
-def add_probes(model: ir.Model) -> list[Guard]:
+def add_probes(model: ir.Model, *, reachable_only: bool = False) -> list[Guard]:
     """Let a model give, for each guard, how often it is true and how often it is asked.
 
     Args:
         model: Changed in place. Its results are those numbers only, two for each guard.
+        reachable_only: Whether guards are left out that usual numbers meet on one side only.
     """
     conditions = list(_conditions(model))
+    if reachable_only:
+        conditions = [each for each in conditions if each[0].is_reachable]
     model.graph.outputs[:] = []
     for index, (_, value) in enumerate(conditions):
         cast = ir.node("Cast", [value], attributes={"to": ir.DataType.INT64})
@@ -135,11 +144,22 @@ def sides_met(guards: int, run: Mapping[str, Value]) -> set[Side]:
 
 def guards_in_bodies(model: ir.Model) -> int:
     """Count the guards in the bodies of nodes."""
-    kinds = {*_COMPARISONS, *_CHOICES, "Clip"}
     bodies = (body for node in model.graph for body in subgraphs(node))
-    return sum(
-        not node.domain and node.op_type in kinds for body in bodies for node in nodes_below(body)
-    )
+    return sum(_may_decide(node) for body in bodies for node in nodes_below(body))
+
+
+def may_have_guards(model: ir.Model) -> bool:
+    """Say whether some node of a model, or of its functions, is of a kind that guards are."""
+    return any(_may_decide(node) for root in roots(model) for node in nodes_below(root))
+
+
+def _may_decide(node: ir.Node) -> bool:
+    return not node.domain and node.op_type in _KINDS
+
+
+def probe_names(guards: int) -> set[str]:
+    """Return the names of the results of `add_probes`."""
+    return {name(index) for index in range(guards) for name in (_true, _asked)}
 
 
 def _true(index: int) -> str:
@@ -154,13 +174,14 @@ def _conditions(model: ir.Model) -> Iterator[tuple[Guard, ir.Value]]:
     """Yield the guards of the main graph with their boolean values, each condition once."""
     computed, by_values = {*computed_values(model).values()}, _read_from_values(model)
     by_values |= {node.outputs[0] for node in length_tests(model) if is_length_test(node)}
-    shapes = Shapes.infer(model)
+    shapes: Shapes | None = None
     seen: set[ir.Value] = set()
     for node in list(model.graph):
         if node.domain or not node.inputs:
             continue
         name = f"{node.op_type} {node.outputs[0].name!r}"
         if node.op_type == "Clip" and node.inputs[0] in by_values:
+            shapes = Shapes.infer(model) if shapes is None else shapes
             yield from ((Guard(name, test), value) for test, value in _bounds(node, shapes))
         condition = node.outputs[0] if node.op_type in _COMPARISONS else node.inputs[0]
         if node.op_type not in _COMPARISONS | _CHOICES or condition is None:

@@ -14,7 +14,7 @@ from ortkit.graph.io.parts import share_weights, write_part
 from ortkit.verify.budget import Budget
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.inputs.covering import Level
-from ortkit.verify.inputs.guard_coverage import Side, add_probes, sides_met
+from ortkit.verify.inputs.guard_coverage import Side, add_probes, may_have_guards, sides_met
 from ortkit.verify.inputs.plans import Style, styled
 from ortkit.verify.inputs.sets import InputSet, InputSets
 from ortkit.verify.sessions import Setting, run_within
@@ -53,11 +53,11 @@ def with_guards_met(
         folder: For files; made here.
         custom_ops: Libraries that the model needs to load at all.
     """
+    if not may_have_guards(model):
+        return sets
     probed = widened(model)
-    guards = add_probes(probed)
-    # Usual numbers do not lead to NaN in a model: only an input can hold it.
-    reachable = [at for at, guard in enumerate(guards) if not guard.asks_for_nan or guard.of_input]
-    wanted: set[Side] = {(at, side) for at in reachable for side in (True, False)}
+    guards = add_probes(probed, reachable_only=True)
+    wanted: set[Side] = {(at, side) for at in range(len(guards)) for side in (True, False)}
     prune(probed)
     if not wanted or not probed.graph.inputs:
         return sets

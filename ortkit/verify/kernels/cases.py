@@ -68,14 +68,14 @@ class Cases:
             (number, usual[number % len(usual)], case.is_required)
             for number, case in enumerate(self._kernel.cases)
         ]
-        special = [(self._special, kind, True) for kind in self._kinds() if cases]
+        special = [(self._special, kind, True) for kind in self.kinds() if cases]
         first = cases[:1] if self._special else []
         others = [each for each in cases if each[0] not in (0, self._special)]
         yield from (*first, *special)
         yield from (each for each in others if each[2])
         yield from (each for each in others if not each[2])
 
-    def _kinds(self) -> Sequence[Kind]:
+    def kinds(self) -> Sequence[Kind]:
         """Return the kinds that one size is tried with."""
         if self._has_eight_bits:
             return EIGHT_BITS
@@ -86,7 +86,8 @@ class Cases:
         return list(self._inputs(number, kind))
 
     def _inputs(self, number: int, kind: Kind) -> Iterator[Operand]:
-        shapes = iter(self._kernel.cases[number].shapes)
+        few = self._kernel.rows
+        shapes = iter(self._kernel.cases[number].shapes if few is None else few.shapes)
         specs = zip(self._kernel.inputs, self._constants, strict=True)
         for index, (spec, constant) in enumerate(specs):
             if constant is not None:

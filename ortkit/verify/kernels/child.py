@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Protocol
 
@@ -37,6 +38,7 @@ from ortkit.verify.kernels.job import (
 from ortkit.verify.kernels.judge import Found
 from ortkit.verify.kernels.reference import Reference
 from ortkit.verify.kernels.report import KernelRow, Verdict
+from ortkit.verify.kernels.row_groups import RowGroup, kind_groups
 
 #: Most of the time of a small job would be spent on importing it.
 before_jobs = preload_onnxruntime
@@ -143,7 +145,7 @@ class Check:
         )
 
     def _all_cases(self) -> None:
-        function = onnx.FunctionProto.FromString(self.kernel.function.read_bytes())
+        function = onnx.FunctionProto.FromString(self.kernel.body.function.read_bytes())
         ways = _ways(self.ort, self.job, self.kernel)
         try:
             with _limit(self.job.most_seconds):
@@ -166,6 +168,13 @@ class Check:
         has_special = kernel.special_values and not ways.body.special_values_differ
         reference = Reference(function, types)
         cases = Cases(kernel, function, types, has_special=has_special)
+        if kernel.rows is not None:
+            if 0 in kernel.bad_cases:
+                self.skipped += 1
+                return
+            for kinds in kind_groups(cases.kinds(), kernel.rows, kernel.inputs):
+                self._try_rows(ways, reference, RowGroup(kernel.rows, kinds), cases)
+            return
         left = set(range(len(kernel.cases)))
         self.left_out = len(left)
         for number, kind, is_required in cases.order():
@@ -200,11 +209,55 @@ class Check:
         expected = Expected(
             reference, operands, body, is_number_for_nan=ways.body.is_number_for_nan
         )
+        self._say_precision(expected)
+        what = f"inputs {shapes or 'constant'}, {kind} values"
+        judge = partial(self._judge, expected)
+        self.cases += self._run_ways(ways.ways(operands, body), number, what, judge)
+
+    def _try_rows(self, ways: Ways, reference: Reference, group: RowGroup, cases: Cases) -> None:
+        """Run a large kernel on a batch of rows of several kinds, in every way."""
+        parts = [cases.inputs(0, kind) for kind in group.kinds]
+        self.tell(Step(self.number, "body", 0))
+        try:
+            bodies = [ways.body.run(operands) for operands in parts]
+        except Exception as error:  # noqa: BLE001  no such run
+            self.skipped += 1
+            self.why_skipped = one_line(error)
+            return
+        self.tried += 1
+        expected = [
+            Expected(reference, *each, is_number_for_nan=ways.body.is_number_for_nan)
+            for each in zip(parts, bodies, strict=True)
+        ]
+        for each in expected:
+            self._say_precision(each)
+        operands = group.operands(parts)
+        shapes = ", ".join(str(list(x.array.shape)) for x in operands if not x.is_constant)
+
+        def judge(got: Sequence[np.ndarray]) -> None:
+            for rows in group.outputs(got):
+                for each, outputs in zip(expected, rows, strict=True):
+                    self._judge(each, outputs)
+
+        runs = ways.ways(operands, group.like_outputs(bodies[0]))
+        what = f"inputs {shapes}, rows of {', '.join(group.kinds)} values"
+        self.cases += len(group.kinds) * self._run_ways(runs, 0, what, judge)
+
+    def _say_precision(self, expected: Expected) -> None:
         if expected.precision != FLOAT64:
             self.reference = expected.precision
+
+    def _run_ways(
+        self,
+        runs: Iterator[tuple[str, Callable[[], list[np.ndarray]]]],
+        number: int,
+        what: str,
+        judge: Callable[[Sequence[np.ndarray]], None],
+    ) -> bool:
+        """Run a kernel in all ways, and judge what differs; return whether it ran in any."""
         first: list[np.ndarray] = []
-        for way, run in ways.ways(operands, body):
-            self.where = f"inputs {shapes or 'constant'}, {kind} values, {way}"
+        for way, run in runs:
+            self.where = f"{what}, {way}"
             self.tell(Step(self.number, "kernel", number, self.where))
             try:
                 got = run()
@@ -215,9 +268,9 @@ class Check:
             self.runs += 1
             self.tell(Step(self.number, "judging", number, self.where))
             if not first or not all(map(same_bytes, first, got)):
-                self._judge(expected, got)
+                judge(got)
             first = first or got
-        self.cases += bool(first)
+        return bool(first)
 
     def _judge(self, expected: Expected, got: Sequence[np.ndarray]) -> None:
         for index, found in enumerate(expected.judge(got, self.kernel.roundings)):

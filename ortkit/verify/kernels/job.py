@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -31,6 +31,24 @@ class CaseSizes:
 
 
 @dataclass(frozen=True)
+class RowsJob:
+    """The body of a kernel of fixed sizes for fewer rows, each of which is computed on its own."""
+
+    function: Path
+    plain: Path
+    """A model of the one node."""
+    batch: int
+    """Rows of the kernel."""
+    rows: int
+    """Rows of this body."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Shapes of this body's inputs that are no constants."""
+    inputs: tuple[int | None, ...]
+    """By input, constants among them, the axis that rows are along; None where there is none."""
+    outputs: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
 class KernelJob:
     """One kernel."""
 
@@ -49,6 +67,14 @@ class KernelJob:
     """Whether it answers NaN and infinities as its body does."""
     bad_cases: tuple[int, ...] = ()
     """Cases whose body ended the process."""
+    rows: RowsJob | None = None
+    """What stands for its one case, if that is large."""
+
+    @property
+    def body(self) -> KernelJob:
+        """What its body is run by: for fewer rows, if that is enough."""
+        few = self.rows
+        return self if few is None else replace(self, function=few.function, plain=few.plain)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class NativeWays:
         self._is_cuda, self._note = here.is_cuda, ""
         self._place: Place = partial(DeviceBlock, ort) if here.is_cuda else HostBlock
         body = device_body if here.is_cuda else session_body
-        self.body = body(ort, kernel, job.custom_ops)
+        self.body = body(ort, kernel.body, job.custom_ops)
         runner = partial(Runner, ort, custom_ops=job.custom_ops, kernels=here)
         try:
             self._one = runner(kernel.plain, threads=1)

@@ -12,7 +12,15 @@ from ortkit.isolation.ended import Ended, TimedOut
 from ortkit.isolation.run import stream_isolated
 from ortkit.kernels.accuracy import roundings_of, special_values_differ
 from ortkit.verify.kernels.child import check_kernels
-from ortkit.verify.kernels.job import CaseSizes, InputSpec, KernelJob, KernelsJob, Step
+from ortkit.verify.kernels.few_rows import FewRows, few_rows
+from ortkit.verify.kernels.job import (
+    CaseSizes,
+    InputSpec,
+    KernelJob,
+    KernelsJob,
+    RowsJob,
+    Step,
+)
 from ortkit.verify.kernels.models import KernelNode, in_place_model, plain_model
 from ortkit.verify.kernels.report import KernelRow, Verdict
 from ortkit.verify.kernels.sizes import INTERPRETED, RUN, size_cases
@@ -150,7 +158,7 @@ def job_of(order: Order, folder: Path) -> KernelJob:
     plain.write_bytes(plain_model(kernel).SerializeToString())
     in_place.write_bytes(in_place_model(kernel).SerializeToString())
     (folder / "function").write_bytes(kernel.function.SerializeToString())
-    source = None
+    source, rows = None, few_rows(kernel) if order.source is None else None
     if order.source is not None:
         source = folder / "source"
         write_source(order.source, source)
@@ -178,4 +186,22 @@ def job_of(order: Order, folder: Path) -> KernelJob:
         tuple(CaseSizes(case.shapes, case.is_required) for case in cases),
         roundings_of(kernel.op_type),
         not special_values_differ(kernel.op_type),
+        rows=None if rows is None else _rows_job(rows, folder),
+    )
+
+
+def _rows_job(few: FewRows, folder: Path) -> RowsJob:
+    """Write the body for fewer rows."""
+    function, plain = folder / "few_function", folder / "few.onnx"
+    function.write_bytes(few.kernel.function.SerializeToString())
+    plain.write_bytes(plain_model(few.kernel).SerializeToString())
+    shapes = [each.shape for each in few.kernel.inputs if each.constant is None]
+    return RowsJob(
+        function,
+        plain,
+        few.batch,
+        few.rows,
+        tuple(tuple(size for size in shape if isinstance(size, int)) for shape in shapes),
+        few.inputs,
+        few.outputs,
     )
