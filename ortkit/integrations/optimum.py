@@ -120,8 +120,9 @@ def from_pretrained(
         fix = "call kind.from_pretrained with ortkit.session_options(model)"
         raise UserError("are made here", where="session_options", fix=fix)
     path = Path(folder) / file_name
+    provider = given.get("provider", "CPUExecutionProvider")
     return kind.from_pretrained(
-        str(folder), file_name=file_name, session_options=session_options(path, target="cpu"),
+        str(folder), file_name=file_name, session_options=session_options(path, target=provider),
         **given,
     )  # fmt: skip
 
