@@ -66,10 +66,10 @@ def log_model(
 
     Args:
         model: An ONNX file; its library must be trusted.
-        name: Of the logged model.
+        name: Name of the logged model.
         target: Where it will run, as `ortkit.Session` has it.
         kernels: auto, never, or require: it is not loaded without its kernels.
-        threads: Of one run; 0: one for each core.
+        threads: Threads of one run; 0: one for each core.
         trust: Whether the library is logged even if it was built elsewhere. Whoever loads the
             model decides again: `ortkit trust` and `ORTKIT_TRUST` of their machine.
         mlflow_options: More options of `mlflow.pyfunc.log_model`.
