@@ -15,6 +15,7 @@ import pytest
 
 import ortkit
 from ortkit.cli.optimize_optimum import run
+from ortkit.integrations import optimum
 from ortkit.integrations.optimum import (
     from_pretrained,
     optimize_folder,
@@ -109,6 +110,28 @@ def test_a_folder_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
             tmp_path / "exported", tmp_path / "opt", {"model.onnx": cast(Any, Unwritable())}
         )
     assert [one.name for one in tmp_path.iterdir()] == ["exported"]
+    inside_a_file = tmp_path / "exported" / "model.onnx" / "opt"
+    with pytest.raises(ortkit.UserError, match=r"model\.onnx: cannot be made: "):
+        write_folder(tmp_path / "exported", inside_a_file, {})
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "CUDAExecutionProvider"])
+def test_kernels_are_those_for_the_provider(
+    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kind:
+        @staticmethod
+        def from_pretrained(_: str, **given: Any) -> Any:
+            return given
+
+    def options(path: Path, target: str) -> str:
+        return f"options for {path} on {target}"
+
+    monkeypatch.setattr(optimum, "require", lambda *_: None)
+    monkeypatch.setattr(optimum, "session_options", options)
+    asked = {} if provider.startswith("CPU") else {"provider": provider}
+    found = from_pretrained(Kind, tmp_path, subfolder="onnx", **asked)
+    assert found["session_options"] == f"options for {tmp_path}/onnx/model.onnx on {provider}"
 
 
 def test_the_command_ends_as_optimize_does(
