@@ -6,6 +6,7 @@ Source: mlflow 3.17, mlflow/pyfunc/model.py and mlflow/onnx/__init__.py.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,13 +15,15 @@ from typing import Any
 from ortkit.errors import UserError
 from ortkit.integrations.model_files import MODEL_FILE, copy_model, trusted_library
 from ortkit.integrations.packages import require
-from ortkit.integrations.served import served_session
+from ortkit.integrations.served import check_settings, served_session
+from ortkit.runtime.ort import onnxruntime_packages
 from ortkit.runtime.session import Session
 from ortkit.runtime.specs import TensorSpec
 from ortkit.temporary import TemporaryFolder
 from ortkit.version import __version__
 
 _EXTRA = "mlflow"
+_log = logging.getLogger("mlflow.pyfunc")
 _pyfunc: Any = require("mlflow.pyfunc", _EXTRA)
 
 
@@ -37,7 +40,7 @@ class OrtkitModel(_pyfunc.PythonModel):  # type: ignore[misc]
         model = Path(context.artifacts["model"]) / MODEL_FILE
         self._session = served_session(model, self._settings)
         for note in self._session.notes:
-            _pyfunc._logger.warning("%s", note)
+            _log.warning("%s", note)
 
     def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:  # noqa: ARG002
         """Run the model on arrays by input name, or on the only input itself."""
@@ -63,10 +66,10 @@ def log_model(
 
     Args:
         model: An ONNX file; its library must be trusted.
-        name: Of the logged model.
+        name: Name of the logged model.
         target: Where it will run, as `ortkit.Session` has it.
         kernels: auto, never, or require: it is not loaded without its kernels.
-        threads: Of one run; 0: one for each core.
+        threads: Threads of one run; 0: one for each core.
         trust: Whether the library is logged even if it was built elsewhere. Whoever loads the
             model decides again: `ortkit trust` and `ORTKIT_TRUST` of their machine.
         mlflow_options: More options of `mlflow.pyfunc.log_model`.
@@ -80,14 +83,16 @@ def log_model(
         MissingDependencyError: MLflow is not installed.
     """
     path = Path(model)
-    library = None if kernels == "never" else trusted_library(path, trust=trust)
     settings = {"target": target, "kernels": kernels, "threads": threads}
+    check_settings(settings)
+    library = None if kernels == "never" else trusted_library(path, trust=trust)
     # It says what the model takes, and that it loads.
     with served_session(path, {"target": "cpu", "kernels": "never"}) as session:
         inputs, outputs, version = session.inputs, session.outputs, session.version
+    package = min(onnxruntime_packages(), default="onnxruntime")
     options = {
         "signature": _signature(inputs, outputs),
-        "pip_requirements": [f"ortkit=={__version__}", f"onnxruntime=={version}"],
+        "pip_requirements": [f"ortkit=={__version__}", f"{package}=={version}"],
         **mlflow_options,
     }
     with TemporaryFolder("mlflow") as folder:
