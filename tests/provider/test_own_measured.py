@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ g (float[batch, 64] x, int64 axis) => (float[batch, 64] y) {
 def _registered() -> Any:
     if NAME not in registered_providers():
         ortkit.register_provider()
+    yield
+    gc.collect()  # sessions of the tests
+    ortkit.unregister_provider(NAME)
 
 
 def proto() -> onnx.ModelProto:

@@ -45,6 +45,9 @@ WEIGHT = np.linspace(-1, 1, 64, dtype=np.float32)
 def _registered() -> Any:
     if NAME not in registered_providers():
         ortkit.register_provider()
+    yield
+    gc.collect()  # sessions of the tests
+    ortkit.unregister_provider(NAME)
 
 
 def model(text: str = TEXT, weight: np.ndarray = WEIGHT) -> onnx.ModelProto:
