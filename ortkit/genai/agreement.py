@@ -75,10 +75,11 @@ class Agreement:
         """Whether it agrees, and no logits are further off than roundings move the original's.
 
         Where roundings move these by more than the cap of models that quantize, no comparison
-        tells an error from a rounding.
+        tells an error from a rounding. Where no token was decoded, no cache was read.
         """
         allowed = SPREAD_FACTOR * self.own_error
-        return self.agrees and self.logits_error <= allowed <= CAPS["int8"]
+        is_small = self.logits_error <= allowed <= CAPS["int8"]
+        return self.agrees and self.decoded > 0 and is_small
 
     def settled(self, verification: Verification) -> Verification:
         """Return the verdict on the decoder, of which this compares what is ill-conditioned.
