@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ for _name in ("COLUMNS", "LINES"):
 #: Processes that jobs are forked from stay that long without one: most tests have only a few jobs.
 #: Loading TVM takes a second of processor time, what verification needs half of one.
 _IDLE_SECONDS = 300.0
+#: A collection looks at all that was imported, which is more here than elsewhere: fewer of them.
+_COLLECTOR = (20_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -67,6 +70,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = cases_left_out(items, config.getoption("--sample-seed"))
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Keep the garbage collector off while modules and tests are made, which stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.set_threshold(*_COLLECTOR)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

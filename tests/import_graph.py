@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import ortkit
+from ortkit.graph.io.convert import paused_collector
 
 SOURCE = Path(ortkit.__file__).parent
 KERNELS = SOURCE.parent / "custom_ops"
@@ -40,14 +42,8 @@ def package_of(name: str) -> str:
 
 def imports(name: str, *, top_level_only: bool = False) -> Iterator[str]:
     """Yield the modules that a module imports, also those that only a type checker sees."""
-    yield from _imports(name, top_level_only=top_level_only)
-
-
-@cache
-def _imports(name: str, *, top_level_only: bool) -> tuple[str, ...]:
-    path = modules()[name]
-    parsed = tree(path)
-    return tuple(_imported(parsed.body if top_level_only else ast.walk(parsed), name, path))
+    facts = _facts(name)
+    yield from facts.top_level_imports if top_level_only else facts.imports
 
 
 def imports_of_file(path: Path) -> Iterator[str]:
@@ -59,21 +55,49 @@ def imports_of_file(path: Path) -> Iterator[str]:
 
 def catalog_entries(name: str) -> Iterator[str]:
     """Yield the modules that a module names in strings, whole or below a folder it names."""
+    yield from _facts(name).catalog_entries
+
+
+def tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a file.
+
+    None is kept: Python's collector would look at all of them again and again.
+    """
+    with paused_collector():
+        return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What a module says of others."""
+
+    imports: tuple[str, ...]
+    top_level_imports: tuple[str, ...]
+    catalog_entries: tuple[str, ...]
+
+
+@cache
+def _facts(name: str) -> _Facts:
+    path = modules()[name]
+    parsed = tree(path)
+    nodes = list(ast.walk(parsed))
     texts = {
         node.value
-        for node in ast.walk(tree(modules()[name]))
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
+    return _Facts(
+        tuple(_imported(nodes, name, path)),
+        tuple(_imported(parsed.body, name, path)),
+        tuple(_entries(texts)),
+    )
+
+
+def _entries(texts: set[str]) -> Iterator[str]:
     folders = {"", *(text.rstrip(".") + "." for text in filter(_FOLDER.fullmatch, texts))}
     for text in filter(_ENTRY.fullmatch, texts):
         tail = text.partition(":")[0].replace("-", "_")
         yield from (folder + tail for folder in folders if folder + tail in modules())
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    """Return the syntax tree of a file."""
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _imported(nodes: Iterable[ast.AST], name: str, path: Path) -> Iterator[str]:

@@ -14,7 +14,8 @@ from typing import Any
 from ortkit.errors import UserError
 from ortkit.integrations.model_files import MODEL_FILE, copy_model, trusted_library
 from ortkit.integrations.packages import require
-from ortkit.integrations.served import served_session
+from ortkit.integrations.served import check_settings, served_session
+from ortkit.runtime.ort import onnxruntime_packages
 from ortkit.runtime.session import Session
 from ortkit.runtime.specs import TensorSpec
 from ortkit.temporary import TemporaryFolder
@@ -80,14 +81,16 @@ def log_model(
         MissingDependencyError: MLflow is not installed.
     """
     path = Path(model)
-    library = None if kernels == "never" else trusted_library(path, trust=trust)
     settings = {"target": target, "kernels": kernels, "threads": threads}
+    check_settings(settings)
+    library = None if kernels == "never" else trusted_library(path, trust=trust)
     # It says what the model takes, and that it loads.
     with served_session(path, {"target": "cpu", "kernels": "never"}) as session:
         inputs, outputs, version = session.inputs, session.outputs, session.version
+    package = min(onnxruntime_packages(), default="onnxruntime")
     options = {
         "signature": _signature(inputs, outputs),
-        "pip_requirements": [f"ortkit=={__version__}", f"onnxruntime=={version}"],
+        "pip_requirements": [f"ortkit=={__version__}", f"{package}=={version}"],
         **mlflow_options,
     }
     with TemporaryFolder("mlflow") as folder:

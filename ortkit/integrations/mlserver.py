@@ -15,6 +15,7 @@ from ortkit.errors import UserError
 from ortkit.integrations.batching import joinable
 from ortkit.integrations.packages import require
 from ortkit.integrations.served import served_session
+from ortkit.runtime.session import Session
 from ortkit.runtime.specs import TensorSpec
 
 _EXTRA = "mlserver"
@@ -26,6 +27,8 @@ _codecs: Any = require("mlserver.codecs", _EXTRA)
 _log: Any = require("mlserver.logging", _EXTRA).logger
 #: Where `parameters.uri` of model-settings.json names a folder.
 _FILES = ("model.opt.onnx", "model.onnx")
+#: What codecs and numpy raise where data do not fit their type or shape.
+_NOT_DECODED = (ValueError, TypeError, OverflowError)
 #: Data types of the Open Inference Protocol by numpy's.
 _DATATYPES = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
@@ -40,18 +43,22 @@ class OrtkitRuntime(_model.MLModel):  # type: ignore[misc]
     `parameters.extra` of model-settings.json may have `target`, `kernels` and `threads`.
     """
 
+    _session: Session | None = None
+
     async def load(self) -> bool:
-        """Open the session, and say which inputs and outputs it has."""
+        """Open the session on a thread, and say which inputs and outputs it has."""
         uri = await _utils.get_model_uri(self._settings, wellknown_filenames=list(_FILES))
         settings = (self._settings.parameters and self._settings.parameters.extra) or {}
-        self._session = served_session(Path(uri), settings)
+        self._session = await asyncio.to_thread(served_session, Path(uri), settings)
         for note in self._session.notes:
             _log.warning("%s: %s", self.name, note)
-        if self._settings.max_batch_size > 1 and (refused := joinable(Path(uri))) is not None:
-            _log.warning(
-                "%s: requests are joined, as max_batch_size asks, without a proof that rows are "
-                "independent: %s", self.name, refused.reason,
-            )  # fmt: skip
+        if self._settings.max_batch_size > 1:
+            refused = await asyncio.to_thread(joinable, Path(uri))
+            if refused is not None:
+                _log.warning(
+                    "%s: requests are joined, as max_batch_size asks, without a proof that rows "
+                    "are independent: %s", self.name, refused.reason,
+                )  # fmt: skip
         self._specs = {spec.name: spec for spec in self._session.inputs}
         if not self._settings.inputs:
             self.inputs = [_metadata(spec) for spec in self._session.inputs]
@@ -61,11 +68,12 @@ class OrtkitRuntime(_model.MLModel):  # type: ignore[misc]
 
     async def predict(self, payload: Any) -> Any:
         """Run the model on a thread of its own: the server goes on answering meanwhile."""
+        assert self._session is not None  # MLServer asks models that are loaded
         try:
             feeds = {one.name: self._array(one) for one in payload.inputs}
             wanted = [one.name for one in payload.outputs or ()] or None
             found = await asyncio.wrap_future(self._session.run_async(feeds, wanted))
-        except UserError as error:
+        except (UserError, *_NOT_DECODED) as error:
             raise _errors.InferenceError(str(error)) from error
         outputs = [_output(name, value) for name, value in found.items()]
         return _types.InferenceResponse(
@@ -73,8 +81,9 @@ class OrtkitRuntime(_model.MLModel):  # type: ignore[misc]
         )
 
     async def unload(self) -> bool:
-        """Close the session."""
-        self._session.close()
+        """Close the session; a model that did not load is unloaded, too."""
+        if self._session is not None:
+            self._session.close()
         return True
 
     def _array(self, given: Any) -> Any:

@@ -30,15 +30,25 @@ def trusted_library(model: Path, *, trust: bool) -> Path | None:
 
 
 def copy_model(model: Path, folder: Path, library: Path | None) -> Path:
-    """Copy a model with its weights and a library into a new folder, and return its path."""
-    folder.mkdir(parents=True)
+    """Copy a model with its weights and a library into a new folder, and return its path.
+
+    Raises:
+        ModelError: It is no valid model.
+        UserError: Its weights have the name of another file of the copy.
+    """
     source = source_of(open_model(model))
+    copy = folder / MODEL_FILE
+    files = {copy: model} if library is None else {copy: model, library_path(copy): library}
     for file in () if source is None else source.external_files:
-        place = folder / file.relative_to(model.resolve().parent)
+        place = folder / file.relative_to(model.parent)  # the path that the model was opened by
+        if place in files:
+            raise UserError(
+                f"its weights cannot be called {place.name}: another file of the copy is",
+                where=str(model), fix="save it with its weights in a file of another name",
+            )  # fmt: skip
+        files[place] = file
+    folder.mkdir(parents=True)
+    for place, file in files.items():
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, place)
-    copy = folder / MODEL_FILE
-    shutil.copyfile(model, copy)
-    if library is not None:
-        shutil.copyfile(library, library_path(copy))
     return copy

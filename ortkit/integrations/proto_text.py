@@ -1,4 +1,9 @@
-"""The text format of protocol buffers, as far as configuration files need it."""
+"""The text format of protocol buffers, as far as configuration files need it.
+
+Protobuf's own writer needs the compiled schema, Triton's `model_config.proto`. Only `tritonclient`
+brings that, together with gRPC; `ortkit bundle triton` needs neither. A test parses what this
+module writes with that schema.
+"""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ from ortkit.integrations.served import served_session
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 Answer: TypeAlias = dict[str, np.ndarray] | UserError
+#: What JSON and numpy raise where a request does not fit.
+_NOT_DECODED = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 _log = logging.getLogger("ray.serve")
 
 
@@ -58,7 +60,7 @@ class OrtkitModel:
             inputs = content["inputs"].items()
             feeds = {name: np.asarray(value, self._dtypes.get(name)) for name, value in inputs}
             found = await self.run(feeds)
-        except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (UserError, *_NOT_DECODED) as error:
             response = require("starlette.responses", "ray-serve").JSONResponse
             return response({"error": str(error)}, status_code=400)
         return {"outputs": {name: value.tolist() for name, value in found.items()}}
@@ -92,7 +94,7 @@ class OrtkitModel:
         found = await self._run_alone(feeds)
         if isinstance(found, UserError):  # perhaps of one of them only
             return [await self._run_alone(one) for one in requests]
-        wrong = [name for name, value in found.items() if len(value) != sum(rows)]
+        wrong = [name for name, value in found.items() if not _has_rows(value, sum(rows))]
         if wrong:
             error = UserError(f"output {wrong[0]!r} has no row for each of the batch",
                               where="max_batch", fix="use 0")  # fmt: skip
@@ -106,6 +108,10 @@ class OrtkitModel:
             return await asyncio.wrap_future(self._session.run_async(dict(feeds)))
         except UserError as error:
             return error
+
+
+def _has_rows(value: object, count: int) -> bool:
+    return isinstance(value, np.ndarray) and value.shape[:1] == (count,)
 
 
 def _key(index: int, feeds: Arrays) -> object:

@@ -184,6 +184,9 @@ def _check(options: TritonOptions, name: str, target: Path) -> None:
         raise UserError("is no number of rows", where=f"--max-batch {options.max_batch}")
     if options.instances < 1:
         raise UserError("there must be one at least", where=f"--instances {options.instances}")
+    for flag, given in {"--threads": options.threads, "--delay": options.delay_us}.items():
+        if given < 0:
+            raise UserError("cannot be negative", where=f"{flag} {given}", fix="give 0 or more")
     if target.exists():
         raise UserError(
             "is there already", where=str(target), fix="remove it, or give another --name"

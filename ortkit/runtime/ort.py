@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 
@@ -53,6 +54,11 @@ def require_onnxruntime() -> None:
         raise MissingDependencyError(
             "onnxruntime is not installed", fix='pip install "ortkit[cpu]"'
         )
+
+
+def onnxruntime_packages() -> frozenset[str]:
+    """Return the installed packages that the module `onnxruntime` is of: one, as a rule."""
+    return frozenset(packages_distributions().get("onnxruntime", ()))
 
 
 def onnxruntime_in(folder: Path | None) -> ModuleType:

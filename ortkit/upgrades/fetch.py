@@ -37,11 +37,17 @@ def fetch(requirement: str, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFolder("fetch", inside=folder.parent) as place:
             _install(requirement, place / "content")
-            with suppress(FileExistsError, FileNotFoundError):
-                shutil.rmtree(folder)
-            (place / "content").rename(folder)
+            if not _is_whole(folder):  # else another process fetched it meanwhile, and may use it
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(folder)
+                (place / "content").rename(folder)
     except OSError as error:
         raise UserError(f"cannot be written: {error.strerror}", where=str(folder)) from error
+
+
+def _is_whole(folder: Path) -> bool:
+    """Say whether a folder has been fetched into: it appears with everything in it."""
+    return (folder / "onnxruntime").is_dir()
 
 
 def _install(requirement: str, target: Path) -> None:

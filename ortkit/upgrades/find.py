@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -12,12 +13,15 @@ from ortkit.env import cache_dir
 from ortkit.errors import UserError
 from ortkit.private_folder import private_folder_refusal
 from ortkit.runtime.installation import Installation
+from ortkit.runtime.ort import onnxruntime_packages
 from ortkit.upgrades.examine import examine
 from ortkit.upgrades.fetch import fetch
 
 INSTALLED = "installed"
 #: `1.24.4`, `1.32.0.dev20261101`, `onnxruntime-gpu==1.24.4`.
-_VERSION = re.compile(r"(?:(?P<package>onnxruntime[a-z-]*|ort-[a-z-]+)==)?(?P<version>\d[\w.]*)")
+_VERSION = re.compile(
+    r"(?:(?P<package>onnxruntime[a-z-]*|ort-[a-z-]+)==)?(?P<version>\d[\w.]{0,63})"
+)
 _FLAG = "--onnxruntime"
 #: Of the cache: the versions that were fetched.
 _FOLDER = "onnxruntimes"
@@ -78,7 +82,7 @@ def _found(name: str, *, install: bool, progress: Callable[[str], None]) -> Inst
     if name == INSTALLED:
         return _examined(name, None)
     match = _VERSION.fullmatch(name)
-    if match is not None and not Path(name).is_dir():
+    if match is not None and not os.path.isdir(name):  # noqa: PTH112  (never raises)
         return _of_version(match, name, install=install, progress=progress)
     return _examined(name, _package_folder(name))
 
@@ -87,7 +91,7 @@ def _of_version(
     match: re.Match[str], name: str, *, install: bool, progress: Callable[[str], None]
 ) -> Installation:
     package, wanted = match["package"] or "onnxruntime", match["version"]
-    if _installed_version(package) == wanted:
+    if _installed_version(package) == wanted and package in onnxruntime_packages():
         return _examined(name, None)
     folder = kept_in(package, wanted)
     if reason := private_folder_refusal(folder):
@@ -110,8 +114,12 @@ def _installed_version(package: str) -> str:
 
 def _package_folder(name: str) -> Path:
     """Return the folder that holds the package `onnxruntime`."""
-    folder = Path(name).expanduser().resolve()
-    if not folder.is_dir():
+    try:
+        folder = Path(name).expanduser().resolve()
+        is_folder = folder.is_dir()
+    except (OSError, RuntimeError):  # too long, a loop of links, or a user who is not known
+        is_folder = False
+    if not is_folder:
         raise UserError(f"{name!r} is no version and no folder", where=_FLAG,
                         fix="name a version such as 1.24.4, a folder, or installed")  # fmt: skip
     places = [folder, *sorted(folder.glob("lib/python3*/site-packages")), folder.parent]

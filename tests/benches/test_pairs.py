@@ -32,6 +32,7 @@ def test_runs_that_do_not_scatter_have_no_interval() -> None:
     assert found.text() == "1.500 [1.500, 1.500]"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ratio", [1.0, 1.05, 2.0])
 def test_an_interval_covers_the_ratio(ratio: float) -> None:
     rng = np.random.default_rng(1)

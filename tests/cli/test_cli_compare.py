@@ -101,10 +101,7 @@ def test_models_that_differ(call: Call, folder: Path) -> None:
     assert "row 2     output 'y': off by " in done.out
 
 
-def test_a_model_alone_stands_against_its_optimized_form(
-    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+def test_a_model_alone_stands_against_its_optimized_form(call: Call, folder: Path) -> None:
     done = call("compare", folder / "bert.onnx", *BRIEF, "--json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)["batches"][0]["rows"]

@@ -112,6 +112,7 @@ ENDS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("text", "flags", "code", "said", "is_written"), ENDS)
 def test_how_optimize_ends(
     call, tmp_path: Path, text: str, flags: tuple[str, ...], code: int, said: str, is_written: bool
@@ -273,6 +274,7 @@ def test_kernels_for_cuda_are_hardware_without_cuda(call, tmp_path: Path) -> Non
 # ---- try and verify -----------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("brief_timing")
 @pytest.mark.parametrize(
     ("text", "flags", "code", "said"),

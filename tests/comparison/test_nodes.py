@@ -55,6 +55,7 @@ def broken_weight(model: onnx.ModelProto, seed: int) -> tuple[onnx.ModelProto, s
     return made, first.output[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("family", "spelling", "seed"),
     [("bert", "ts", 1), ("llama", "dynamo", 2), ("resnet50", "unfused", 3),

@@ -129,6 +129,7 @@ def test_what_is_left_after_a_rollback_at_load_is_verified(
     ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("body", DOES_NOT_LOAD.values(), ids=DOES_NOT_LOAD)
 @pytest.mark.parametrize("flags", [(), ("--no-verify",), ("--level", "3")], ids=" ".join)
 def test_an_original_that_does_not_load_is_one_line(

@@ -26,7 +26,7 @@ from tests.e2e.suites import (
 
 pytest.importorskip("onnxruntime")
 #: Of so many cases one is judged where the whole is not asked for.
-STRIDE = 16
+STRIDE = 32
 PARTS = 4
 # onnx's own evaluator divides by zero where the case wants it.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -53,6 +53,9 @@ def _tensors(case: Case) -> list[np.ndarray]:
     return [value for value in case.inputs if isinstance(value, np.ndarray)]
 
 
+CHANGES = (as_it_is, all_constant, first_free, with_symbols)
+
+
 def judge(
     cases: Sequence[Case], folder: Path, change: Callable[[Case], Case | None] = as_it_is
 ) -> Tally:
@@ -64,19 +67,20 @@ def judge(
     return tally
 
 
-@pytest.mark.parametrize("change", [as_it_is, all_constant, first_free, with_symbols])
+@pytest.mark.parametrize("change", CHANGES)
 def test_some_node_cases(
     nodes: list[Case], change: Callable[[Case], Case | None], tmp_path: Path
 ) -> None:
-    counts = judge(nodes[::STRIDE], tmp_path, change).counts
+    first = CHANGES.index(change) * STRIDE // len(CHANGES)  # others for each change
+    counts = judge(nodes[first::STRIDE], tmp_path, change).counts
     assert counts["run"] > 0.7 * counts["cases"]
     assert counts["exact"] > counts["close"]
-    assert counts["rewrites"] > 25
+    assert counts["rewrites"] > 12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("change", [as_it_is, all_constant, first_free, with_symbols])
+@pytest.mark.parametrize("change", CHANGES)
 def test_every_node_case(
     nodes: list[Case], change: Callable[[Case], Case | None], part: int, tmp_path: Path
 ) -> None:
@@ -86,6 +90,7 @@ def test_every_node_case(
 
 
 # Why not all run: operators of opset 6 and of training that ONNX Runtime lacks, and locales.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "count", "runs"),
     [("simple", 23, 17), ("pytorch-converted", 82, 59), ("pytorch-operator", 35, 24)],
@@ -96,7 +101,7 @@ def test_stored_cases(kind: str, count: int, runs: int, tmp_path: Path) -> None:
     assert counts["run"] >= runs
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("index", range(9))
 def test_image_networks(index: int, tmp_path: Path) -> None:
     cases = light_cases()

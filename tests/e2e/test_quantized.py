@@ -83,7 +83,7 @@ def integer_ops(path: Path, folder: Path) -> Counter[str]:
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", range(4))
 def test_groups_stay_whole(quantized: Path, level: int, tmp_path: Path) -> None:
     before = onnx.load(quantized)

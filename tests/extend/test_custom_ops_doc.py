@@ -48,6 +48,7 @@ def test_it_takes_under_30_lines() -> None:
     assert len([line for line in lines if line.strip()]) < 30
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("place", "toolchain"), [(2, "tvm"), (3, "triton")])
 def test_kernels_of_your_own(place: int, toolchain: str, tmp_path: Path) -> None:
     pytest.importorskip(toolchain)

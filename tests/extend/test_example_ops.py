@@ -35,7 +35,7 @@ def ops() -> Iterator[dict[str, CustomOp]]:
         yield declared
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_an_example_is_right(ops: dict[str, CustomOp], name: str) -> None:
     found = check_op(ops[name], dtypes=["float32"])
@@ -44,6 +44,7 @@ def test_an_example_is_right(ops: dict[str, CustomOp], name: str) -> None:
     assert found.kernels > 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["MatrixProduct", "SquaredReLU", "VectorAdd"])
 def test_kernels_in_triton_compute_in_bfloat16(ops: dict[str, CustomOp], name: str) -> None:
     """Its interpreter computes with the bits of bfloat16 without our help."""

@@ -102,6 +102,7 @@ def some(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("k", "n"), [(5, 19), (5, 16), (1, 1), (0, 3), (4, 0)])
 def test_a_constant_is_packed_and_others_take_the_next_kernel(
     tmp_path: Path, k: int, n: int

@@ -132,6 +132,7 @@ def test_a_right_kernel_is_compared_in_every_case() -> None:
     assert 15 < found.kernels < found.cases  # grids of thousands are left out
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("kernel", "problem"),
     [

@@ -139,6 +139,7 @@ def test_the_bias_of_a_result_of_the_model_stays(result: str, has_sum: bool) -> 
         assert ("Add" in kinds(scope.model)) == has_sum
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", MODELS)
 def test_any_regions_may_have_no_kernel(
@@ -163,6 +164,7 @@ def test_what_stays_is_a_hit_that_can_be_denied(
     assert again.log.met == set(ids)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("share", [0.0, 0.5])
 @pytest.mark.parametrize("fuel", [0, 1, 4, 9])
 def test_any_fuel_leaves_a_valid_model(

@@ -167,9 +167,9 @@ def test_thousands_of_nodes_in_well_under_a_second() -> None:
     scope = scope_of(model)
     best = float("inf")
     for _ in range(3):
-        started = time.perf_counter()
+        started = time.process_time()
         groups = partition(scope, graph).groups
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.process_time() - started)
     assert len(groups) == 700
     assert best < 0.5
 

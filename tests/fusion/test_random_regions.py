@@ -18,6 +18,7 @@ from ortkit.targets.target import Target
 SIZES = {"s": 5}
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(40))
 def test_all_regions_of_a_random_graph(seed: int) -> None:
     before = RandomGraph(seed, nodes=10 + seed).model()
@@ -25,6 +26,7 @@ def test_all_regions_of_a_random_graph(seed: int) -> None:
     assert len(after.graph.node) < len(before.graph.node)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("seed", range(40, 70))
 def test_cut_at_random(seed: int) -> None:
     """A backend that refuses by a hash of the body: cuts fall anywhere, results stay."""

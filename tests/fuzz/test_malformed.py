@@ -33,7 +33,7 @@ def faults(folder: Path, first: int, count: int, step: int) -> list[str]:
 
 @pytest.mark.parametrize("part", range(2))
 def test_some_malformed_models(part: int, tmp_path: Path) -> None:
-    found = faults(tmp_path, part, 15, 2)
+    found = faults(tmp_path, part, 10, 2)
     assert not found, "\n".join(found)
 
 

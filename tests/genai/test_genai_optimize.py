@@ -15,10 +15,11 @@ from ortkit.errors import CheckError, UserError
 from ortkit.genai import optimize as optimize_module
 from ortkit.genai.agreement import Agreement
 from ortkit.genai.optimize import optimize_genai
+from ortkit.targets.cpu import runs_here
 from scripts.json_schemas import schemas
 from tests.cli.test_cli_json import documented, misfits, paths
 from tests.genai.folders import genai_folder
-from tests.verify.genai_model import WORDS
+from tests.verify.genai_model import WORDS, genai_model
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,22 @@ def test_a_sliding_cache(tmp_path: Path) -> None:
     done = optimize_genai(genai_folder(tmp_path / "s", window=24), tmp_path / "t")
     assert isinstance(done.agreement, Agreement)
     assert done.agreement.agrees
+
+
+def test_products_that_round_rows_to_int8(tmp_path: Path) -> None:
+    """At accuracy level 4 products become kernels; genai runs them from their library."""
+    source = genai_folder(tmp_path / "s", genai_model(width=128, level=4))
+    done = optimize_genai(source, tmp_path / "t")
+    report = done.models[0].report
+    assert report is not None
+    assert report.verification is not None
+    assert report.verification.verdict == "yes"
+    if runs_here("x86-64-v4") or runs_here("x86-64-v3"):
+        kinds = [region.kind for region in report.regions if region.emitted_as]
+        assert "matmul_nbits" in kinds
+    assert isinstance(done.agreement, Agreement)
+    assert done.agreement.agrees
+    assert len(generated(tmp_path / "t", 64)) == 64
 
 
 def test_outputs_that_are_refused(made: tuple[Path, Path], tmp_path: Path) -> None:

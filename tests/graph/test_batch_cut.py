@@ -248,6 +248,7 @@ def test_the_batch_is_the_first_size_of_most_inputs() -> None:
     assert fixed_batch(ir.from_proto(onnx.parser.parse_model(scalar + "y = Relu(x) }"))) == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "spelling"),
     [("bert", "legacy"), ("gpt2", "ts"), ("vit", "ts"), ("resnet50", "dynamo"), ("unet", "ts"),

@@ -219,6 +219,7 @@ def test_inferred_sizes_are_the_sizes_of_the_tensors(name: str, turn: int) -> No
 TINY = [(name, spelling) for name in sorted(BUILDERS) for spelling in spellings(name)[:2]]
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize(("name", "spelling"), TINY)
 def test_every_size_of_a_whole_model(name: str, spelling: str) -> None:
     proto = build(name, "tiny", spelling)

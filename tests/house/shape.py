@@ -95,22 +95,23 @@ def measure() -> Shape:
     for name, others in files.items():
         package = package_of(name).partition("/")[0]
         packages[package] |= {package_of(other).partition("/")[0] for other in others} - {package}
+    refusals: list[str] = []
+    tests: dict[str, int] = {}
+    sets: dict[str, frozenset[str]] = {}
+    for name, path in modules().items():
+        parsed, short = tree(path), name.removeprefix("ortkit.")
+        refusals += (f"{short}.{each}" for each in _refusals(parsed))
+        if count := target_tests(name, parsed):
+            tests[name] = count
+        if not name.startswith("ortkit.operators."):
+            sets |= {f"{short}:{line}": names for line, names in operator_sets(parsed)}
     return Shape(
         files=Counter(map(package_of, modules())),
         package_cycles=cycles(packages),
         file_cycles=cycles(without_sanctioned(files)),
-        refusals=tuple(sorted(_refusals())),
-        target_tests={
-            name: count
-            for name, path in modules().items()
-            if (count := target_tests(name, tree(path)))
-        },
-        operator_sets={
-            f"{name.removeprefix('ortkit.')}:{line}": names
-            for name, path in modules().items()
-            if not name.startswith("ortkit.operators.")
-            for line, names in operator_sets(tree(path))
-        },
+        refusals=tuple(sorted(refusals)),
+        target_tests=tests,
+        operator_sets=sets,
     )
 
 
@@ -148,13 +149,12 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def _refusals() -> Iterator[str]:
+def _refusals(parsed: ast.Module) -> Iterator[str]:
     """Yield classes whose name speaks of a refusal, but for the exception that carries one."""
-    for name, path in modules().items():
-        for node in ast.walk(tree(path)):
-            is_type = isinstance(node, ast.ClassDef) and "Refus" in node.name
-            if is_type and not node.name.endswith("Error"):
-                yield f"{name.removeprefix('ortkit.')}.{node.name}"
+    for node in ast.walk(parsed):
+        is_type = isinstance(node, ast.ClassDef) and "Refus" in node.name
+        if is_type and not node.name.endswith("Error"):
+            yield node.name
 
 
 def operator_sets(parsed: ast.Module) -> Iterator[tuple[int, frozenset[str]]]:

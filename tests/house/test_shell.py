@@ -266,6 +266,7 @@ def check(page: str, setup: Callable[[Path], None], folder: Path) -> None:
 
 
 # Each command is a process of its own, and one page compiles C++: 4 s for all pages.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", QUICK)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     check(page, QUICK[page], tmp_path)

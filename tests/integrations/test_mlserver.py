@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ortkit.errors import UserError
 from tests.integrations.needed import needs
 from tests.integrations.served_models import MIXED, TEXTS, expected, optimized, saved
 
@@ -155,6 +157,11 @@ def test_texts_come_back(server: Server) -> None:
         (request(np.ones((1, 7))), "24"),
         (request(np.ones((1, 24)), "Z"), "'Z'"),
         (request(np.ones((1, 24)), datatype="FP64"), "float64"),
+        (
+            {"inputs": [{"name": "X", "datatype": "FP32", "shape": [2, 24], "data": [1.0]}]},
+            "reshape",
+        ),
+        ({"inputs": [{"name": "X", "datatype": "UINT8", "shape": [1], "data": [300]}]}, "300"),
         ({"inputs": [], "outputs": [{"name": "W"}]}, "X"),
         (request(np.ones((1, 24))) | {"outputs": [{"name": "W"}]}, "no output 'W'"),
     ],
@@ -164,6 +171,21 @@ def test_a_bad_request_is_the_clients_fault(server: Server, content: object, sai
         server.ask("models/alone/infer", content)
     assert raised.value.code == 400
     assert said in raised.value.read().decode()
+
+
+def test_a_model_that_did_not_load_is_unloaded(tmp_path: Path) -> None:
+    """MLServer unloads it, and then reports why it did not load."""
+    from mlserver.settings import ModelSettings
+
+    from ortkit.mlserver import OrtkitRuntime
+
+    uri = saved(MIXED, tmp_path / "model.onnx")
+    settings = {"name": "bad", "implementation": "ortkit.mlserver.OrtkitRuntime"}
+    parameters = {"uri": str(uri), "extra": {"kernels": "mine"}}
+    model = OrtkitRuntime(ModelSettings.model_validate(settings | {"parameters": parameters}))
+    with pytest.raises(UserError, match="kernels: cannot be 'mine'"):
+        asyncio.run(model.load())
+    assert asyncio.run(model.unload())
 
 
 def test_the_log_says_what_is_not_as_it_should_be(server: Server) -> None:

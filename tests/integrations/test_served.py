@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ortkit.errors import MissingDependencyError, RunError, UserError
+from ortkit.integrations import ray_model
 from ortkit.integrations.batching import joinable
 from ortkit.integrations.packages import require
 from ortkit.integrations.ray_model import OrtkitModel
@@ -39,6 +41,7 @@ def test_what_comes_with_a_model_trusts_no_library(
         ({"kernels": str(library)}, "kernels: cannot be"),
         ({"libraries": [str(library)]}, "libraries: is no setting"),
         ({"threads": "two"}, "threads: cannot be 'two'"),
+        ({"target": [["TensorrtExecutionProvider", {}]]}, "target: cannot be"),
     ):
         with pytest.raises(UserError, match=said):
             served_session(model, settings)
@@ -88,8 +91,40 @@ def test_outputs_without_rows_are_an_error(tmp_path: Path) -> None:
         "(float[n, 24] Y)", "(float[1, 1] Y)"
     )
     x = np.ones((1, 24), np.float32)
-    found = joined(saved(text, tmp_path / "m.onnx"), {"X": x}, {"X": x})
-    assert "has no row for each" in str(found[0])
+    for shape in ("1, 1", ""):
+        axes = "" if shape else "<keepdims = 0>"
+        whole = text.replace("ReduceSum(Z)", f"ReduceSum{axes}(Z)").replace(
+            "[1, 1] Y", f"[{shape}] Y"
+        )
+        found = joined(saved(whole, tmp_path / "m.onnx"), {"X": x}, {"X": x})
+        assert "has no row for each" in str(found[0])
+
+
+def test_a_bad_http_request_is_the_clients_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Request:
+        def __init__(self, inputs: object) -> None:
+            self.inputs = inputs
+
+        async def json(self) -> object:
+            return {"inputs": self.inputs}
+
+    class JSONResponse:
+        def __init__(self, content: object, status_code: int) -> None:
+            self.status_code = status_code
+
+    monkeypatch.setattr(
+        ray_model, "require", lambda *_: SimpleNamespace(JSONResponse=JSONResponse)
+    )
+
+    async def ask(path: Path, *inputs: object) -> list[Any]:
+        model = OrtkitModel(str(path), {"target": "cpu"}, 0, 0)
+        return [(await model(Request(each))).status_code for each in inputs]
+
+    bad = {"I": [[10**30]]}, {"I": [[1], [1, 2]]}, {"I": "x"}, {}, []
+    model = saved(LOOKUP, tmp_path / "m.onnx")
+    assert asyncio.run(ask(model, *bad)) == [400] * len(bad)
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:

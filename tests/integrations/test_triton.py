@@ -180,6 +180,8 @@ def test_a_library_from_elsewhere_is_not_bundled(
         (TritonOptions(mount=PurePosixPath("models")), "give the absolute path"),
         (TritonOptions(instances=0), "one at least"),
         (TritonOptions(max_batch=-1), "max_batch -1: is no number"),
+        (TritonOptions(threads=-2), "threads -2: cannot be negative"),
+        (TritonOptions(delay_us=-5), "delay -5: cannot be negative"),
         (TritonOptions(max_batch=4), "the first axis of input 'B' is not the batch"),
     ],
 )

@@ -43,6 +43,8 @@ FIXED = {
     f"fixed_{queries}_{keys}": Case(queries, keys, 1, 3, 3, 16, 16)
     for queries, keys in [(1, 5), (16, 16), (37, 129), (49, 40), (197, 197)]
 }
+#: Forms that the tests of single properties take.
+ASKED = ("plain", "causal", "mask", "bool_mask")
 SIZES = [(1, 1), (1, 197), (7, 16), (16, 17), (17, 7), (33, 128), (128, 128), (197, 300)]
 
 
@@ -62,29 +64,31 @@ def assert_as_exact(case: Case, inputs: dict[str, np.ndarray], got: np.ndarray) 
     assert np.abs(got - exact).max() <= allowed
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory, cache: KernelCache) -> LibraryBuild:
-    """The kernels of all cases, compiled side by side."""
-    path = tmp_path_factory.mktemp("attention") / "model.opt.ops.so"
-    cases = [*FORMS.values(), *FIXED.values(), *(replace(c, causal=True) for c in FIXED.values())]
-    return build_library([case.signature for case in cases], Target(), path, cache=cache)
+@pytest.fixture
+def library(build: Build) -> LibraryBuild:
+    """The kernels of the cases that have their own tests."""
+    return build(*(FORMS[name].signature for name in ASKED))
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMS)
-def test_every_size_is_as_accurate_as_onnx_runtime(name: str, library: LibraryBuild) -> None:
+def test_every_size_is_as_accurate_as_onnx_runtime(name: str, build: Build) -> None:
     case = FORMS[name]
+    library = build(case.signature)
     for queries, keys in SIZES:
         keys = queries if case.keys == case.queries else keys
         inputs = case.inputs(s=queries, t=keys, b=2)
         assert_as_exact(case, inputs, run(case, inputs, library))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FIXED)
-def test_known_sizes_are_as_accurate_as_onnx_runtime(name: str, library: LibraryBuild) -> None:
+def test_known_sizes_are_as_accurate_as_onnx_runtime(name: str, build: Build) -> None:
     case = FIXED[name]
     inputs = case.inputs()
-    for each in (case, replace(case, causal=True)):
+    cases = (case, replace(case, causal=True))
+    library = build(*(each.signature for each in cases))
+    for each in cases:
         assert_as_exact(each, inputs, run(each, inputs, library))
 
 

@@ -103,7 +103,7 @@ ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = (
 )
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", ALL)
 def test_kernels_agree_with_their_bodies(case: str, build: Build) -> None:
     signature, sizes = ALL[case]
@@ -147,6 +147,7 @@ def test_kernels_for_narrower_processors(
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "case",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -155,7 +156,7 @@ def needs(form: Form, level: str) -> None:
 
 
 @runs
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("level", HERE)
 @pytest.mark.parametrize("form", FORMS)
 def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> None:
@@ -175,6 +176,7 @@ def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> N
 
 
 @runs
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", HERE)
 def test_large_m(level: str, tmp_path: Path, cache: KernelCache) -> None:
     """Several blocks of rows, of which the last is short; threads change nothing."""
@@ -208,6 +210,7 @@ def test_rows_are_rounded_no_further_than_by_onnx_runtime(
     assert np.abs(got - want).mean() <= 1.01 * np.abs(theirs - want).mean()
 
 
+@pytest.mark.sampled(2)
 @runs
 @pytest.mark.parametrize("magnitude", [0.0, 1e-38, 1e-20, 1e30])
 def test_small_and_large_rows(magnitude: float, tmp_path: Path, cache: KernelCache) -> None:
@@ -238,13 +241,19 @@ def test_no_rows(tmp_path: Path, cache: KernelCache) -> None:
     assert got.shape == (0, 32)
 
 
+@functools.cache
+def assembly_for(level: str) -> str:
+    template = match(Form(depth=1024, columns=256).signature())
+    assert isinstance(template, NBitsProduct)
+    assert template.refuses(level) is None
+    return assembly(template.lower("kernel", level), level)
+
+
 @x86_64
 @pytest.mark.parametrize(("level", "instruction"), [(TILES, "tdpbf16ps"), (VNNI, "vpdpbusd")])
 def test_vectors_stay_whole(level: str, instruction: str) -> None:
     """LLVM made each row of a transpose out of 16 vectors, with 240 shuffles."""
-    template = match(Form(depth=1024, columns=256).signature())
-    assert isinstance(template, NBitsProduct)
-    text = assembly(template.lower("kernel", level), level)
+    text = assembly_for(level)
     assert instruction in text
     assert text.count("vpermt2") < 200
 
@@ -300,9 +309,7 @@ def test_refused_on_a_level(form: Form, level: str, reason: str) -> None:
 
 
 @x86_64
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [level for level in LEVELS if level not in HERE])
 def test_a_kernel_for_each_level_compiles_everywhere(level: str) -> None:
-    template = match(Form(depth=256).signature())
-    assert isinstance(template, NBitsProduct)
-    assert template.refuses(level) is None
-    assert "kernel" in assembly(template.lower("kernel", level), level)
+    """`test_results` compiles for those that run here."""
+    assert "kernel" in assembly_for(level)

@@ -83,7 +83,7 @@ def check(build: Build, conv: Conv, **sizes: int) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=4e-6 * np.sqrt(terms))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "conv",
     [
@@ -103,7 +103,7 @@ def test_known_lengths(conv: Conv, build: Build) -> None:
     check(build, conv)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "conv",
     [

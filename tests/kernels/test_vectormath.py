@@ -235,6 +235,7 @@ def test_powers_at_the_edges(library: Library) -> None:
 HOT = ["Exp", "Erf", "Gelu", "Log", "Sigmoid", "Swish", "Tanh", "exp_nonpositive"]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", HOT)

@@ -72,6 +72,7 @@ def test_a_sanitizer_finds_nothing(sanitizer: str, tmp_path: Path) -> None:
     check(build(tmp_path, flags, *SOURCES), driver, tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("missing", ["cuFuncLoad", "cuTensorMapEncodeTiled", "cuLaunchKernel"])
 def test_a_driver_of_another_age(missing: str, program: Path, tmp_path: Path) -> None:
     """What came with CUDA 12.0 and 12.4 may be absent; without the rest there is no driver."""

@@ -46,6 +46,7 @@ def run(
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("embed", ["1", "0"])
 @pytest.mark.parametrize(("rows", "repeat"), [(1, 1), (5000, 1), (3, 10)])
 def test_a_c_program_runs_what_was_compiled_ahead_of_time(

@@ -148,6 +148,7 @@ def fused(found: ortkit.Optimized) -> Counter[str]:
     return Counter(one.kind for one in found.report.regions if one.emitted_as)
 
 
+@pytest.mark.sampled(1)
 @needs_bf16
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_net_stays_in_bfloat16(batch: int, tmp_path: Path) -> None:
@@ -299,6 +300,7 @@ def test_what_no_kernel_computes_goes_back_to_float32() -> None:
     assert found.report.after.ops["Conv"] == 1
 
 
+@pytest.mark.sampled(1)
 @needs_bf16
 @pytest.mark.parametrize("is_faster", [False, True])
 def test_what_is_no_faster_stays_in_float32(

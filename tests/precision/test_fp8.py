@@ -135,6 +135,7 @@ def test_the_whole_call(is_half: bool) -> None:
     assert not any(node.op_type == "MatMul" for node in made.model.graph)
 
 
+@pytest.mark.slow  # tests of other types hold the budget; here kernels are compiled for 8 s
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_a_budget_returns_products() -> None:
     options = ortkit.OptimizeOptions(

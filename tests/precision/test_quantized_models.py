@@ -81,7 +81,7 @@ def quantized(
     return folder / "quantized.onnx", feeds
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_quantized_models_keep_their_kernels(
     quantized: tuple[Path, dict[str, np.ndarray]], level: int, tmp_path: Path

@@ -177,8 +177,7 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
     assert "skipped" in said  # what it does not claim
 
 
-def test_our_provider_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+def test_our_provider_conforms() -> None:
     options = ConformanceOptions(sample=16, jobs=2)
     found = conform(Subject("OrtkitExecutionProvider", options={"level": "3"}), options)
     assert found.faults == (), [(one.case, one.detail) for one in found.faults]

@@ -186,6 +186,7 @@ def run_to_its_end(rest: str, before: str = "") -> str:
     return done.stdout
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("rest", "says"),
     [

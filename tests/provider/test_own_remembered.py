@@ -101,6 +101,7 @@ def test_a_known_graph_is_not_planned_again(tmp_path: Path, planned: list[int]) 
         check(again, model(), rows(count))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "other",
     [
@@ -320,6 +321,7 @@ def held() -> int:
     return len(KERNELS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["layers", "mobilenet_v2", "efficientnet_b0"])
 def test_weights_are_held_as_long_as_the_session(name: str, tmp_path: Path) -> None:
     proto = layers() if name == "layers" else models.build(name)
@@ -335,6 +337,7 @@ def test_weights_are_held_as_long_as_the_session(name: str, tmp_path: Path) -> N
     assert held() == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["layers", "mobilenet_v2"])
 def test_weights_are_had_again_without_planning(
     name: str, tmp_path: Path, planned: list[int]

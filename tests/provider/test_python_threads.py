@@ -261,6 +261,7 @@ def child(beginning: str, ending: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_interpreter_ends(ending: str) -> None:
     ended = child("", ENDINGS[ending])

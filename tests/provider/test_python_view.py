@@ -44,6 +44,7 @@ g (int64 n, float[4] x) => (float[4] y)
 """
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", sorted(models.catalog.BUILDERS))
 def test_a_model_is_read_as_onnx_reads_it(name: str) -> None:
     for spelling in models.catalog.spellings(name):

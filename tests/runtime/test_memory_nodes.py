@@ -155,6 +155,7 @@ def measured(text: str, folder: Path, **arrays: np.ndarray) -> Peak:
     return peak
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows", [1, 7, 64, 1000])
 def test_the_peak_of_a_fork_is_the_tensors_that_are_alive(rows: int, tmp_path: Path) -> None:
     """a (4 columns wide), b (8), c (16) are alive when c is made; a and d when y is."""

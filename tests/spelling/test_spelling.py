@@ -28,11 +28,13 @@ SPELLINGS = {case.name: case for case in spellings()}
 NEAR = {case.name: case for case in near_misses()}
 
 
+@pytest.mark.sampled(200)
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_a_spelling_is_recognised(name: str, tmp_path: Path) -> None:
     assert list(faults(SPELLINGS[name], tmp_path)) == []
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("name", NEAR)
 def test_a_near_miss_is_not(name: str, tmp_path: Path) -> None:
     assert list(faults(NEAR[name], tmp_path)) == []

@@ -166,6 +166,7 @@ def test_loops_are_as_chosen(ops_file: Path) -> None:
     assert loops(tvm_choices.Choices(vector=32, unroll=4)) == ["4", "32"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("n", [2, 126])
 def test_every_choice_computes_the_same(
     ops_file: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int

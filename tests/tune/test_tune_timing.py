@@ -39,6 +39,7 @@ def test_each_kernel_has_a_time_for_each_round() -> None:
         assert 0 < one.fastest_ns <= one.median_ns
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int64", "bool"])
 def test_other_types_are_timed_and_compared(dtype: str) -> None:
     op = "Not (X)" if dtype == "bool" else "Add (X, X)"

@@ -50,6 +50,9 @@ def test_what_is_not_there_is_one_line(other: Path, tmp_path: Path) -> None:
     for name, said in (
         ("0.0.1", "0.0.1 is not there; add"),
         ("nowhere", "is no version and no folder"),
+        ("~no-such-user/x", "is no version and no folder"),
+        ("1" * 5000, "is no version and no folder"),
+        (f"onnxruntime-genai=={version('onnxruntime-genai')}", "is not there"),
         (str(tmp_path), "there is no onnxruntime in"),
         (str(broken), "does not load: planted"),
     ):
@@ -79,6 +82,21 @@ def test_a_version_is_fetched_once(
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(UserError, match="can be written by all users"):
         find_installations(["9.8.7"])
+
+
+def test_what_another_process_fetched_meanwhile_is_kept(
+    other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache" / "it"
+
+    def slow(_: str, target: Path) -> None:
+        for each, whose in ((target, "mine"), (folder, "theirs")):
+            (each / "onnxruntime").mkdir(parents=True)
+            (each / "whose").write_text(whose)
+
+    monkeypatch.setattr(fetch, "_install", slow)
+    fetch.fetch("onnxruntime==9.8.7", folder)
+    assert (folder / "whose").read_text() == "theirs"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ def genai_model(
     total: str = "total_sequence_length",
     packed: bool = True,
     window: int = 0,
+    width: int = WIDTH,
+    level: int = 0,
 ) -> onnx.ModelProto:
     """Build it: int4 weights, GroupQueryAttention, caches whose last axis has a name.
 
@@ -23,13 +25,16 @@ def genai_model(
         total: Name of the mask's length.
         packed: Whether queries, keys and values are one input of the attention.
         window: Tokens that the first layer sees and keeps, if any; its cache has a fixed size.
+        width: Elements of a token between layers.
+        level: Accuracy level of the products; with 4 rows may be rounded to int8.
     """
-    return _Builder(total, packed, window).model(layers)
+    return _Builder(total, packed, window, width, level).model(layers)
 
 
 class _Builder:
-    def __init__(self, total: str, packed: bool, window: int) -> None:
+    def __init__(self, total: str, packed: bool, window: int, width: int, level: int) -> None:
         self.total, self.packed, self.window = total, packed, window
+        self.width, self.level = width, level
         self.random = np.random.default_rng(0)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: dict[str, np.ndarray] = {
@@ -49,16 +54,18 @@ class _Builder:
         node = helper.make_node(kind, inputs, outputs, outputs[0], domain=domain, **attributes)
         self.nodes.append(node)
 
-    def product(self, x: str, name: str, columns: int) -> str:
-        blocks = WIDTH // BLOCK
+    def product(self, x: str, name: str, columns: int, depth: int = 0) -> str:
+        depth = depth or self.width
+        blocks = depth // BLOCK
         self.weights[f"{name}.q"] = self.random.integers(
             0, 256, (columns, blocks, BLOCK // 2)
         ).astype(np.uint8)
         self.weights[f"{name}.s"] = self.random.uniform(0.02, 0.05, (columns, blocks)).astype(
             np.float32
         )
-        self.op("MatMulNBits", [x, f"{name}.q", f"{name}.s"], [name], K=WIDTH, N=columns, bits=4,
-                block_size=BLOCK)  # fmt: skip
+        level = {"accuracy_level": self.level} if self.level else {}
+        self.op("MatMulNBits", [x, f"{name}.q", f"{name}.s"], [name], K=depth, N=columns, bits=4,
+                block_size=BLOCK, **level)  # fmt: skip
         return name
 
     def model(self, layers: int) -> onnx.ModelProto:
@@ -69,10 +76,10 @@ class _Builder:
         self.op("Shape", ["attention_mask"], ["mask_shape"])
         self.op("Gather", ["mask_shape", "scalar_one"], ["length"], axis=0)
         self.op("Cast", ["length"], ["total_seq_len"], to=TensorProto.INT32)
-        self.weights["table.q"] = self.random.integers(0, 256, (WORDS, WIDTH // 2)).astype(
+        self.weights["table.q"] = self.random.integers(0, 256, (WORDS, self.width // 2)).astype(
             np.uint8
         )
-        self.weights["table.s"] = np.full((WORDS, WIDTH // BLOCK), 0.1, np.float32)
+        self.weights["table.s"] = np.full((WORDS, self.width // BLOCK), 0.1, np.float32)
         self.op("GatherBlockQuantized", ["table.q", "input_ids", "table.s"], ["x"], bits=4,
                 block_size=BLOCK, quantize_axis=1, gather_axis=0)  # fmt: skip
         inputs = [
@@ -92,7 +99,7 @@ class _Builder:
                 inputs.append(value(f"past_key_values.{i}.{part}", TensorProto.FLOAT, dims))
                 dims[2] = past if slides else self.total
                 outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, dims))
-        self.weights["last"] = np.ones(WIDTH, np.float32)
+        self.weights["last"] = np.ones(self.width, np.float32)
         self.op("SkipSimplifiedLayerNormalization", [x, skip, "last"], ["end"], epsilon=1e-6)
         self.op("Identity", [self.product("end", "head", WORDS)], ["logits"])
         constants = [numpy_helper.from_array(array, name) for name, array in self.weights.items()]
@@ -101,7 +108,7 @@ class _Builder:
         return helper.make_model(graph, ir_version=10, opset_imports=opsets)
 
     def layer(self, i: int, x: str, skip: str) -> tuple[str, str]:
-        self.weights[f"norm{i}"] = np.ones(WIDTH, np.float32)
+        self.weights[f"norm{i}"] = np.ones(self.width, np.float32)
         if skip:
             self.op("SkipSimplifiedLayerNormalization", [x, skip, f"norm{i}"],
                     [f"in{i}", "", "", f"sum{i}"], epsilon=1e-6)  # fmt: skip
@@ -122,4 +129,4 @@ class _Builder:
                 [f"attention{i}", *(f"present.{n}" for n in names)],
                 num_heads=HEADS, kv_num_heads=GROUPS, do_rotary=1,
                 **(slides if self.window and i == 0 else {}))  # fmt: skip
-        return x, self.product(f"attention{i}", f"out{i}", WIDTH)
+        return x, self.product(f"attention{i}", f"out{i}", self.width, HEADS * HEAD)

@@ -63,6 +63,7 @@ def row_of(region: RegionSignature, sources: Sequence[VariantSource]) -> KernelR
     return row
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_right_kernel_passes_and_is_not_run_on_a_gpu(dtype: str) -> None:
     region = signature(dtype)

@@ -70,6 +70,7 @@ def check(fault: Fault, folder: Path, **options: object) -> KernelReport:
     return check_kernels(calling(signature()), library, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str, tmp_path: Path) -> None:
     fault, words = FAULTS[name]

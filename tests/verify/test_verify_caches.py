@@ -103,7 +103,7 @@ def test_rows_of_caches_are_zero_behind_the_last_token() -> None:
     assert rows.tolist() == [True] * 5 + [False] * 19
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spelling", ["dynamo", "ts"])
 @pytest.mark.parametrize(
     "names",

@@ -85,6 +85,7 @@ BY_SIZE = """
 BY_VALUE = "is_bad = {test} wrong = Add(good, one) y = Where(is_bad, wrong, good)"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("fault", "number"),
     [

@@ -53,6 +53,7 @@ MET = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MET)
 def test_both_sides_are_met(name: str) -> None:
     original = built(*MET[name])

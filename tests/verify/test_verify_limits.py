@@ -28,6 +28,7 @@ def relu(*shape: int | str) -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("rank", [1, 4, 9, 20])
 @pytest.mark.parametrize("name", ["a{}", "time_{}", "batch{}", "height{}"])
 def test_free_sizes_get_smaller_as_there_are_more_of_them(rank: int, name: str) -> None:

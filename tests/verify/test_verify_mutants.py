@@ -32,7 +32,7 @@ Measure: TypeAlias = Callable[[Subject, int], Iterator[Outcome]]
 #: What is run each time: how, the original, and how many faults of each form of a candidate.
 SAMPLE: dict[str, list[tuple[Measure, Subject, int]]] = {
     "float32": [
-        (measure, Subject("mixed", weights="trained"), 4),
+        (measure, Subject("mixed", weights="trained"), 3),
         (measure, Subject("convs", weights="trained"), 2),
     ],
     "float16": [
@@ -46,7 +46,7 @@ SAMPLE: dict[str, list[tuple[Measure, Subject, int]]] = {
         (measure, Subject("convs", "quantized", "trained"), 1),
     ],
     "kernels": [(measure_kernels, Subject("mixed"), 5)],
-    "lowering": [(measure_lowering, Subject("mixed", weights="trained"), 3)],
+    "lowering": [(measure_lowering, Subject("mixed", weights="trained"), 2)],
 }
 
 

@@ -193,6 +193,7 @@ def test_what_is_drawn_is_given_to_both() -> None:
     assert verify_models(original, model(text.replace("OP", "Neg"))).verdict == "no"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("limit", [1, 3000])
 def test_values_are_compared_in_parts(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrites, "value_bytes", lambda *_: limit)

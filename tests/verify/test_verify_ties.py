@@ -31,6 +31,7 @@ LAYOUTS = (
 )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ROUNDED)
 def test_a_step_is_no_error_where_it_is_a_matter_of_one_rounding(
@@ -64,6 +65,7 @@ def test_a_step_is_no_error_where_it_is_a_matter_of_one_rounding(
     assert wrong.verdict == "no"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("end", ["y = ArgMax <axis = 1, keepdims = 0> (h)",
                                  "r = Round(p) y = Cast <to = 7> (r)"])  # fmt: skip
 def test_half_precision_keeps_models_whose_outputs_are_integers(end: str) -> None:
@@ -109,6 +111,7 @@ def image(kind: type, *, levels: float = 0.0, computed: type | None = None) -> i
     return model(IMAGE.format(kind="float16" if kind is np.float16 else "float"), given)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_an_image_in_half_precision_is_no_brighter(kind: type) -> None:
     """Four roundings of float16 are one of 255 levels."""

@@ -131,6 +131,7 @@ PAIRS: dict[str, tuple[str, str, Weights]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_fault_on_unusual_inputs_is_found(name: str) -> None:
     original, candidate, weights = PAIRS[name]

@@ -90,6 +90,13 @@ define internal <32 x i8> @ortkit_load32(ptr %p) alwaysinline {{
   %x = load <32 x i8>, ptr %p, align 1
   ret <32 x i8> %x
 }}
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+define internal i32 @ortkit_accumulate(ptr %p, <16 x float> %a, <16 x float> %b) alwaysinline {{
+  %old = load <16 x float>, ptr %p, align 4
+  %new = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %b, <16 x float> %old)
+  store volatile <16 x float> %new, ptr %p, align 4
+  ret i32 0
+}}
 define internal i32 @ortkit_store64(ptr %p, <64 x i8> %x) alwaysinline {{
   store <64 x i8> %x, ptr %p, align 1
   ret i32 0
@@ -196,6 +203,15 @@ class NBitsEmitter(Bf16Emitter):
         """Write 64 bytes."""
         place = self.tir.address_of(buffer[start])
         call = self.tir.call_extern("int32", "ortkit_store64", place, value)
+        self._blocks[-1].statements.append(self.tir.Evaluate(call))
+
+    def accumulate(self, buffer: Buffer, start: Expr, a: Expr, b: Expr) -> None:
+        """Add a b to 16 float32 in memory, and leave them there.
+
+        In a loop LLVM would keep all of a tile's sums in registers, which its sums of bytes fill.
+        """
+        place = self.tir.address_of(buffer[start])
+        call = self.tir.call_extern("int32", "ortkit_accumulate", place, a, b)
         self._blocks[-1].statements.append(self.tir.Evaluate(call))
 
     def share_bytes(self, value: Expr) -> Expr:

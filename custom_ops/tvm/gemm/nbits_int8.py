@@ -8,6 +8,7 @@ elements of a row are 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,6 +117,7 @@ def quantize_block(
     count: int,
     sink: tuple[Buffer, Expr],
     offset: int = 0,
+    order: Sequence[int] | None = None,
 ) -> tuple[Expr, Expr]:
     """Emit a block of a row as int8 with one scale, and return the scale and the block's sum.
 
@@ -125,6 +127,7 @@ def quantize_block(
         count: Of elements, a multiple of 16.
         sink: uint8, and where to begin.
         offset: What is added to each: 128 for bytes without a sign.
+        order: Which of 16 elements follow each other in the sink; None: as they are.
 
     Returns:
         The scale, float32, and the numbers' sum without the offset, int32. The scale of a block
@@ -151,6 +154,7 @@ def quantize_block(
         rounded = e.share_row(e.nearest(value * factor), VECTOR, "int32")
         total = rounded if total is None else total + rounded
         moved = rounded + e.tir.Broadcast(e.i32(offset), VECTOR) if offset else rounded
+        moved = moved if order is None else e.shuffled(moved, moved, order)
         at = sink[1] + e.i64(number * VECTOR)
         e.put(sink[0], at, e.cast(moved, "uint8x16"), VECTOR)
     return scale, total

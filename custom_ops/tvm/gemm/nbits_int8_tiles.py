@@ -26,6 +26,9 @@ _OFFSET = 128
 _EACH_BYTE = 0x01010101
 # Elements of the depth that one instruction adds up.
 _GROUP = 4
+#: Which of 16 elements of the depth follow each other where weights have 4 bits: of each 4 bytes
+#: the low halves, then the high ones.
+ORDER = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 #: Elements of the depth that panels and rows become int8 of at once, at most.
 PART = 512
 
@@ -120,7 +123,8 @@ def round_rows(
         with e.loop(length) as block:
             at = e.share(block * e.i64(of.block))
             target = sink.values[0], e.share(to + at)
-            scale, _ = quantize_block(e, (buffer, e.share(start + at)), of.block, target, _OFFSET)
+            here, order = (buffer, e.share(start + at)), ORDER if of.bits == 4 else None
+            scale, _ = quantize_block(e, here, of.block, target, _OFFSET, order)
             e.store(sink.scales, scale, row * e.i64(part // of.block) + block)
 
 
@@ -173,56 +177,72 @@ def _unpack_blocks(
             e.store(sink.scales, scale, place + e.i64(index * PAIRS) + lane)
             if of.zero is not None:
                 zero = e.cast(of.zero_at(e, of_column, block), "uint32")
-                e.store(
-                    zeros,
-                    zero * e.constant(_EACH_BYTE, "uint32"),
-                    lane * e.i64(together) + e.i64(index),
-                )
+                each = zero * e.constant(_EACH_BYTE, "uint32")
+                e.store(zeros, each, e.i64(index * VECTOR) + lane)
     totals = [e.local(VECTOR, "int32") for _ in range(together)]
     for total in totals:
         e.store_row(total, e.tir.Broadcast(e.i32(0), VECTOR), 0, VECTOR)
     most = e.everywhere(e.constant(_OFFSET * _EACH_BYTE, "uint32"))
+    zero_bytes = [_zeros_of(e, of, zeros, index) for index in range(together)]
     with e.loop(e.i64(of.block * together // span)) as step:
-        lines = []
-        for lane in range(VECTOR):
-            weight = (column + e.i64(lane)) * e.i64(of.depth) + first * e.i64(of.block)
-            weight = e.share(weight + step * e.i64(span))
-            zero = _zeros_of(e, of, zeros, lane)
-            values = e.less(_bytes_of(e, of, weight, span), zero)
-            lines.append(e.share_row(e.tir.reinterpret("float32x16", values), VECTOR, "float32"))
+        weight = column * e.i64(of.depth) + first * e.i64(of.block) + step * e.i64(span)
         groups = span // _GROUP
-        for group, row in enumerate(transposed(e, lines)[:groups]):
-            value = e.tir.reinterpret("uint8x64", row)
+        for group, value in enumerate(_groups_of(e, of, e.share(weight), span)[:groups]):
+            index = group * together // groups
+            value = e.share_bytes(e.less(value, zero_bytes[index]))
             at_group = (step * e.i64(groups) + e.i64(group)) * e.i64(BYTES)
             e.put_bytes(sink.values[0], begin + at_group, value)
-            total = totals[group * together // groups]
+            total = totals[index]
             e.store_row(total, e.dot4(e.row(total, 0, VECTOR), most, value), 0, VECTOR)
     for index, total in enumerate(totals):
         start = e.tir.Broadcast(e.i32(0), VECTOR) - e.row(total, 0, VECTOR)
         e.put(sink.starts, place + e.i64(index * PAIRS), start, VECTOR)
 
 
-def _zeros_of(e: NBitsEmitter, of: Blocks, zeros: Buffer, lane: int) -> Expr:
-    """Return the zeros of the elements of a column that are unpacked at once, as bytes."""
+def _zeros_of(e: NBitsEmitter, of: Blocks, zeros: Buffer, index: int) -> Expr:
+    """Return the zeros of a block of 16 columns, each as often as a group has elements."""
     if of.zero is None:
         return e.everywhere(e.constant(int(of.middle) * _EACH_BYTE, "uint32"))
-    together = _blocks_together(of)
-    if together == 1:
-        return e.everywhere(zeros[e.i64(lane)])
-    some = e.tir.reinterpret(f"float32x{together}", e.row(zeros, lane * together, together))
-    return e.tir.reinterpret("uint8x64", e.spread(some, together))
+    return e.share_bytes(e.tir.reinterpret("uint8x64", e.row(zeros, index * VECTOR, VECTOR)))
 
 
-def _bytes_of(e: NBitsEmitter, of: Blocks, weight: Expr, count: int) -> Expr:
-    """Return 16, 32 or 64 weights as bytes; what follows them is not used."""
+def _groups_of(e: NBitsEmitter, of: Blocks, weight: Expr, span: int) -> list[Expr]:
+    """Return up to 64 weights of 16 columns: four of each column at a time, as bytes.
+
+    Weights of 4 bits come in the order of `ORDER`.
+
+    Args:
+        e: Where to.
+        of: The weights.
+        weight: The first one of the first column.
+        span: How many of each column there are; what follows them is not used.
+    """
+    lines = []
+    for lane in range(VECTOR):
+        at = e.share(weight + e.i64(lane * of.depth))
+        if of.bits == 8:
+            whole = span == BYTES
+            found = e.sixty_four(of.weight, at) if whole else e.padded(of.weight, at, span, BYTES)
+            lines.append(e.share_row(e.tir.reinterpret("float32x16", found), VECTOR, "float32"))
+            continue
+        byte = e.share(e.divide_down(at, 2))
+        whole = span == BYTES
+        found = (
+            e.thirty_two(of.weight, byte) if whole else e.padded(of.weight, byte, span // 2, PAIRS)
+        )
+        lines.append(e.tir.reinterpret("float32x8", found))
     if of.bits == 8:
-        if count == BYTES:
-            return e.sixty_four(of.weight, weight)
-        return e.padded(of.weight, weight, count, BYTES)
-    byte = e.share(e.divide_down(weight, 2))
-    if count == BYTES:
-        return e.nibbles(e.thirty_two(of.weight, byte))
-    return e.nibbles(e.padded(of.weight, byte, count // 2, PAIRS))
+        return [e.tir.reinterpret("uint8x64", row) for row in transposed(e, lines)]
+    half = VECTOR // 2
+    pairs = [
+        e.share_row(e.shuffled(lines[n], lines[n + half], range(VECTOR)), VECTOR, "float32")
+        for n in range(half)
+    ]
+    groups = []
+    for row in transposed(e, pairs):
+        four = e.share_bytes(e.tir.reinterpret("uint8x64", row))
+        groups += [e.low_nibbles(four), e.high_nibbles(four)]
+    return groups
 
 
 def sum_tiles(
@@ -276,18 +296,16 @@ def _tile(
     """Emit the sums of a tile: rows from a row on, vectors from a vector on."""
     (rows, panel), (length, is_new), (top, height, first, vectors) = operands, blocks, at
     part = part_of(of)
+    # One register addresses all sums, and one all rows: the rest are constants.
+    corner = e.share(sums[1] + top * e.i64(PAIRS) + e.i64(first * VECTOR))
     places = [
-        [
-            e.share(sums[1] + (top + e.i64(row)) * e.i64(PAIRS) + e.i64((first + v) * VECTOR))
-            for v in range(vectors)
-        ]
-        for row in range(height)
+        [corner + e.i64(row * PAIRS + v * VECTOR) for v in range(vectors)] for row in range(height)
     ]
     with e.block() as begin:
         for place in (one for row in places for one in row):
             e.put(sums[0], place, e.tir.Broadcast(e.f32(0.0), VECTOR), VECTOR)
     e.when(is_new, begin)
-    starts = [e.share(rows.values[1] + (top + e.i64(row)) * e.i64(part)) for row in range(height)]
+    start = e.share(rows.values[1] + top * e.i64(part))
     totals = [[e.local(VECTOR, "int32") for _ in range(vectors)] for _ in range(height)]
     span = min(of.block, PAIRS)
     with e.loop(length) as block:
@@ -313,8 +331,8 @@ def _tile(
                     )
                     for v in range(vectors)
                 ]
-                for row, start in zip(totals, starts, strict=True):
-                    four = e.part(rows.values[0], start + at_group, _GROUP)
+                for number, row in enumerate(totals):
+                    four = e.part(rows.values[0], start + at_group + e.i64(number * part), _GROUP)
                     a = e.share_bytes(e.everywhere(e.tir.reinterpret("uint32", four)))
                     for total, weight in zip(row, weights, strict=True):
                         e.store_row(total, e.dot4(e.row(total, 0, VECTOR), a, weight), 0, VECTOR)
@@ -322,10 +340,11 @@ def _tile(
             e.share_row(e.part(panel.scales, line + e.i64(v * VECTOR), VECTOR), VECTOR, "float32")
             for v in range(vectors)
         ]
+        of_rows = e.share(top * e.i64(part // of.block) + block)
         for number, row in enumerate(totals):
-            of_row = (top + e.i64(number)) * e.i64(part // of.block) + block
-            factor = e.tir.Broadcast(e.share(rows.scales[of_row]), VECTOR)
+            scale = rows.scales[of_rows + e.i64(number * (part // of.block))]
+            factor = e.tir.Broadcast(e.share(scale), VECTOR)
             for v, total in enumerate(row):
                 place = places[number][v]
-                whole = e.cast(e.row(total, 0, VECTOR), "float32x16") * (scales[v] * factor)
-                e.put(sums[0], place, e.part(sums[0], place, VECTOR) + whole, VECTOR)
+                whole = e.cast(e.row(total, 0, VECTOR), "float32x16")
+                e.accumulate(sums[0], place, whole, scales[v] * factor)

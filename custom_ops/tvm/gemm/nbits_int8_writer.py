@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from ...forms.gemm_nbits import NBitsForm
 
 # Of rows whose sums wait for the next part of the depth, and of panels that they are summed for:
-# 256 KB of sums, 128 KB of rows in int8, and 16 KB of weights.
-_ROWS, _PANELS = 256, 8
+# 512 KB of sums, 128 KB of rows in int8, and 16 KB of weights.
+_ROWS, _PANELS = 256, 16
+# Rows whose results are written panel after panel: their pages stay in the TLB meanwhile.
+_SLAB = 16
 
 
 class Int8Writer(Writer):
@@ -60,6 +62,10 @@ class Int8Writer(Writer):
                             sum_tiles(e, of, (rows, panel), blocks, (sums, at), shape)
 
                         self.either_width(column, sum_columns)
-                with e.loop(panels) as number:
-                    at = e.share(begin + number * e.i64(_ROWS * PAIRS))
-                    self.finish(e.share(start + number), (sums, at), top, count)
+                with e.loop(e.divide_up(count, _SLAB)) as slab:
+                    row = e.share(slab * e.i64(_SLAB))
+                    some = e.share(e.minimum(e.i64(_SLAB), count - row))
+                    with e.loop(panels) as number:
+                        at = number * e.i64(_ROWS * PAIRS) + row * e.i64(PAIRS)
+                        found = sums, e.share(begin + at)
+                        self.finish(e.share(start + number), found, e.share(top + row), some)

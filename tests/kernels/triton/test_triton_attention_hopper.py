@@ -51,7 +51,7 @@ def check(case: Case, sizes: dict[str, int], interpreter: Interpreter) -> None:
         assert_close(found, case.expected(feeds))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TAKEN)
 def test_it_computes_attention(name: str, interpreter: Interpreter) -> None:
     check(CASES[name], SIZES, interpreter)
@@ -62,7 +62,7 @@ def test_it_computes_attention_of_whole_blocks(name: str, interpreter: Interpret
     check(CASES[name], WHOLE, interpreter)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -77,6 +77,7 @@ def test_room_for_blocks_is_used_again(name: str, interpreter: Interpreter) -> N
     check(CASES[name], LONG, interpreter)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["a hole", "none kept", "in front", "all but one"])
 @pytest.mark.parametrize("mask", ["chosen", "added"])
 def test_masks_of_every_shape(mask: str, kind: str, interpreter: Interpreter) -> None:

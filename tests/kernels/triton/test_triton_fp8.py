@@ -232,7 +232,7 @@ def test_what_is_refused(name: str) -> None:
     assert isinstance(template_for(REFUSED[name].signature()), Refused)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "depth", "columns"),
     [

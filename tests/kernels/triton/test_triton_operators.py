@@ -44,6 +44,7 @@ def region(node: Node) -> RegionSignature:
     return RegionSignature("op", body_text(function), inputs, (output,))
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("op_type", sorted(set(POINTWISE_OPS) - OURS))
 def test_operator_in_every_type(op_type: str, interpreter: Interpreter) -> None:
     found = list(nodes(op_type))
@@ -95,6 +96,7 @@ def checker(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_errors_stay_within_the_stated_bounds(
     name: str, interpreter: Interpreter, checker: ctypes.CDLL

@@ -112,7 +112,7 @@ def assert_close(
         )
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ALL)
 def test_regions(name: str, interpreter: Interpreter) -> None:
     signature = signature_of(name, ALL[name])

@@ -162,6 +162,7 @@ def test_the_tool_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert sanitizer.find_tool() == tool
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_what_is_found_fails_the_check(
     is_seen: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

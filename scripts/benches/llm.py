@@ -1,0 +1,171 @@
+"""Language models: a folder of onnxruntime-genai beside its optimized form and llama.cpp.
+
+All engines have a process each and take turns, at one number of threads and at their own. Weights
+are random. `FOLDER` gets what is missing in it: the decoder in int4, its optimized form, and the
+same sizes in Q4_0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import ortkit
+from scripts.benches import output
+from scripts.benches.llm_models import Sizes, genai_folder, gguf_file
+
+_PROMPTS = (128, 1024)
+
+
+@dataclass
+class Row:
+    """One engine with a number of threads, and what it took."""
+
+    name: str
+    engine: str
+    path: Path
+    threads: int
+    create_ms: float = 0.0
+    prefill_ms: dict[int, list[float]] = field(default_factory=dict)
+    token_ms: list[float] = field(default_factory=list)
+    cpu_ms: dict[int, list[float]] = field(default_factory=dict)
+    """Processor time of all threads for a prompt and the tokens after it."""
+    resident: int = 0
+
+    def cells(self) -> tuple[object, ...]:
+        """Return the cells of the table."""
+        fills = (min(self.prefill_ms[prompt]) for prompt in _PROMPTS)
+        return (
+            self.name, *(f"{each:,.0f}" for each in fills),
+            f"{statistics.median(self.token_ms):.2f}",
+            *(f"{min(self.cpu_ms[prompt]):,.0f}" for prompt in _PROMPTS),
+            f"{self.create_ms:,.0f}", f"{self.resident / 1e6:,.0f}",
+        )  # fmt: skip
+
+
+class Engine:
+    """A process that runs one row."""
+
+    def __init__(self, row: Row, sizes: Sizes) -> None:
+        """Start it, and wait until its model is there."""
+        self.row, self.words = row, sizes.words
+        command = [sys.executable, "-m", "scripts.benches.llm_worker", row.engine, row.path]
+        self.process = subprocess.Popen(
+            [*map(str, command), str(row.threads), str(sizes.context)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        row.create_ms = self._answer()["create_ms"]
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def turn(self, prompt: int, tokens: int) -> None:
+        """Read a prompt and add some tokens."""
+        assert self.process.stdin is not None
+        request = {"prompt": prompt, "tokens": tokens, "words": self.words}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        found = self._answer()
+        self.row.prefill_ms.setdefault(prompt, []).append(found["prefill_ms"])
+        self.row.cpu_ms.setdefault(prompt, []).append(found["cpu_ms"])
+        self.row.resident = max(self.row.resident, found["resident"])
+        if prompt == _PROMPTS[0]:
+            self.row.token_ms += found["token_ms"]
+
+    def _answer(self) -> Mapping[str, object]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                found: Mapping[str, object] = json.loads(line)
+                return found
+        raise SystemExit(f"{self.row.name} ended")
+
+
+def rows_of(folder: Path, threads: int, *, has_defaults: bool) -> list[Row]:
+    """Return the engines that there are, at one number of threads and at their own."""
+    paths = {"genai": folder / "int4", "ortkit": folder / "int4.opt"}
+    rows = [
+        Row(f"{name}, {threads} threads", "genai", path, threads) for name, path in paths.items()
+    ]
+    if has_defaults:
+        rows += [Row(f"{name}, default", "genai", path, 0) for name, path in paths.items()]
+    if find_spec("xllamacpp") is not None:
+        rows.append(
+            Row(f"llama.cpp, {threads} threads", "llama.cpp", folder / "q4_0.gguf", threads)
+        )
+    return rows
+
+
+def prepare(folder: Path, sizes: Sizes) -> None:
+    """Make what is missing in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "int4").is_dir():
+        genai_folder(sizes, folder / "int4")
+    if not (folder / "int4.opt").is_dir():
+        options = ortkit.OptimizeOptions(verify=False)
+        ortkit.optimize_genai(folder / "int4", folder / "int4.opt", options)
+    if find_spec("gguf") is not None and not (folder / "q4_0.gguf").is_file():
+        gguf_file(sizes, folder / "q4_0.gguf")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="scripts/bench llm", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2, help="for all alike (default: 2)")
+    parser.add_argument("--tokens", type=int, default=32, help="after a prompt (default: 32)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    parser.add_argument("--no-defaults", action="store_true", help="equal threads only")
+    parser.add_argument("--prepare", action="store_true", help="make the models and end")
+    options = parser.parse_args(arguments)
+    sizes = Sizes(layers=options.layers)
+    prepare(options.folder, sizes)
+    if options.prepare:
+        return
+    rows = rows_of(options.folder, options.threads, has_defaults=not options.no_defaults)
+    with ExitStack() as stack:
+        engines = [stack.enter_context(Engine(row, sizes)) for row in rows]
+        for _ in range(options.rounds):
+            for prompt in _PROMPTS:
+                for engine in engines:
+                    engine.turn(prompt, options.tokens if prompt == _PROMPTS[0] else 0)
+    output.table(
+        f"{options.layers} layers of 2,048 x 8,192 in int4",
+        [
+            "engine",
+            *(f"{n}, ms" for n in _PROMPTS),
+            "token, ms",
+            *(f"{n}, CPU ms" for n in _PROMPTS),
+            "load, ms",
+            "resident, MB",
+        ],
+        [row.cells() for row in rows],
+    )
+    versions = {
+        name: metadata.version(name)
+        for name in ("onnxruntime", "onnxruntime-genai", "xllamacpp")
+        if find_spec(name.replace("-", "_")) is not None
+    }
+    results: dict[str, object] = {
+        "machine": output.machine(None), "versions": versions,
+        "rows": [{**asdict(row), "path": row.path.name} for row in rows],
+    }  # fmt: skip
+    print(f"\nwrote {output.write(results, Path('bench-results'))}")
+
+
+if __name__ == "__main__":
+    main()

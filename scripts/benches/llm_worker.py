@@ -1,0 +1,106 @@
+"""A language model in a process of its own: `ENGINE PATH THREADS`, then a JSON line a request.
+
+It answers with a line for its creation, and one for each request `{"prompt": N, "tokens": N}`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+#: The least token that prompts are made of: those before it end a text.
+_FIRST = 2
+Generate = Callable[[list[int], int], tuple[float, list[float]]]
+"""From a prompt and a number of tokens to the ms of the prefill and those of each token."""
+
+
+def genai(path: str, threads: int, _: int) -> Generate:
+    """Return onnxruntime-genai; 0 threads: as the folder says."""
+    import onnxruntime_genai
+
+    config = onnxruntime_genai.Config(path)
+    if threads:
+        options = {"intra_op_num_threads": threads}
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
+    model = onnxruntime_genai.Model(config)
+
+    def generate(prompt: list[int], tokens: int) -> tuple[float, list[float]]:
+        parameters = onnxruntime_genai.GeneratorParams(model)
+        length = len(prompt) + tokens + 1
+        parameters.set_search_options(max_length=length, min_length=length, do_sample=False)
+        generator = onnxruntime_genai.Generator(model, parameters)
+        clock = time.perf_counter
+        started = clock()
+        generator.append_tokens(prompt)
+        generator.generate_next_token()  # genai computes the prompt's logits here at the latest
+        prefill = clock() - started
+        taken = []
+        for _ in range(tokens):
+            started = clock()
+            generator.generate_next_token()
+            taken.append(1e3 * (clock() - started))
+        return 1e3 * prefill, taken
+
+    return generate
+
+
+def llama_cpp(path: str, threads: int, context: int) -> Generate:
+    """Return llama.cpp, by its bindings xllamacpp."""
+    import xllamacpp
+
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = path
+    parameters.n_ctx = context
+    parameters.n_parallel = 1
+    parameters.n_batch = parameters.n_ubatch = context
+    if threads:
+        parameters.cpuparams.n_threads = threads
+        parameters.cpuparams_batch.n_threads = threads
+    parameters.warmup = False
+    server = xllamacpp.Server(parameters)
+
+    def generate(prompt: list[int], tokens: int) -> tuple[float, list[float]]:
+        request = {
+            "prompt": prompt, "n_predict": tokens + 1, "temperature": 0.0, "cache_prompt": False,
+            "ignore_eos": True,
+        }  # fmt: skip
+        found = server.handle_completions(request)
+        found = json.loads(found) if isinstance(found, str) else found
+        times = found["timings"]
+        return times["prompt_ms"], [times["predicted_ms"] / times["predicted_n"]] * tokens
+
+    return generate
+
+
+def resident() -> int:
+    """Return the bytes of this process in memory."""
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+
+
+def main() -> None:
+    """Load, then answer requests until there are none."""
+    engine, path, threads, context = sys.argv[1:5]
+    started = time.perf_counter()
+    made = {"genai": genai, "llama.cpp": llama_cpp}[engine](path, int(threads), int(context))
+    print(json.dumps({"create_ms": 1e3 * (time.perf_counter() - started)}), flush=True)
+    random = np.random.default_rng(0)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        prompt = random.integers(_FIRST, asked["words"], asked["prompt"]).tolist()
+        began = time.process_time()
+        prefill, taken = made(prompt, asked["tokens"])
+        used = 1e3 * (time.process_time() - began)
+        answer = {
+            "prefill_ms": prefill, "token_ms": taken, "cpu_ms": used, "resident": resident()
+        }  # fmt: skip
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
