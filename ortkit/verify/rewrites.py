@@ -35,6 +35,7 @@ from ortkit.verify.inputs.guard_coverage import (
     probe_names,
     read_coverage,
 )
+from ortkit.verify.inputs.tables import different_tables
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
@@ -57,7 +58,6 @@ from ortkit.verify.steps import (
     given_names,
     prune,
 )
-from ortkit.verify.tables import different_tables
 from ortkit.verify.tolerances import TOLERANCES
 from ortkit.verify.widening import widened, widened_feeds
 
