@@ -38,8 +38,8 @@ class Cache:
     Args:
         past: The input.
         present: The output that becomes it.
-        heads: Of keys and values.
-        width: Of a head.
+        heads: Heads of keys and values.
+        width: Elements of a head.
         capacity: Tokens of a cache of fixed size; 0 where it grows.
     """
 
@@ -59,7 +59,7 @@ class DecoderLayout:
         mask: The input of ones for each token so far, [batch, total]; empty if there is none.
         positions: The input of positions, [batch, new]; empty if there is none.
         logits: The output, [batch, new or 1, vocabulary].
-        caches: Of all layers.
+        caches: Caches of all layers.
         vocabulary: Tokens that there are.
         context: The most tokens of a sequence.
     """

@@ -86,7 +86,10 @@ def write_folder(
     """
     folder, target = Path(source), Path(output)
     own = frozenset[Path]().union(*(files_of(folder / name) for name in models))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot be made: {error.strerror}", where=str(target.parent)) from error
     with TemporaryFolder("optimum", inside=target.parent) as work:
         new = work / "new"
         copy_others(folder, new, own, folder / next(iter(models)))
@@ -119,7 +122,7 @@ def from_pretrained(
     if "session_options" in given:
         fix = "call kind.from_pretrained with ortkit.session_options(model)"
         raise UserError("are made here", where="session_options", fix=fix)
-    path = Path(folder) / file_name
+    path = Path(folder) / given.get("subfolder", "") / file_name
     provider = given.get("provider", "CPUExecutionProvider")
     return kind.from_pretrained(
         str(folder), file_name=file_name, session_options=session_options(path, target=provider),

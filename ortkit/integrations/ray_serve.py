@@ -32,7 +32,7 @@ def application(
 
     Args:
         model: A path that every replica can read; its library is loaded where it is trusted.
-        threads: Of a run, and CPUs that Ray reserves for a replica.
+        threads: Threads of a run, and CPUs that Ray reserves for a replica.
         target: As `ortkit.Session` has it.
         kernels: auto, require or never.
         max_batch: Requests that are joined to one run, 0 for none. None: 8 if the model is proven

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,15 @@ def test_noise_beyond_the_cap_settles_nothing(logits: np.ndarray) -> None:
         assert found.agrees
         moved = f"{ILL_CONDITIONED} in row [1]"
         assert found.settled(checked(moved)).verdict == verdict
+
+
+def test_a_prompt_alone_settles_nothing(logits: np.ndarray) -> None:
+    found = agreement_of(
+        logits, noisy(logits, 0.02, 3), noisy(logits, 0.1), tuple(range(ROWS)), PROMPT
+    )
+    moved = f"{ILL_CONDITIONED} in row [1]"
+    assert found.settled(checked(moved)).verdict == "yes"
+    assert replace(found, decoded=0).settled(checked(moved)).verdict == "partly"
 
 
 def test_rows_that_prefill_does_not_give(logits: np.ndarray) -> None:

@@ -149,6 +149,19 @@ def test_texts_come_back(server: Server) -> None:
     assert (output["datatype"], output["data"]) == ("BYTES", ["\u00e9", "a b"])
 
 
+def test_texts_come_back_from_grpc_without_raw_contents(server: Server) -> None:
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    asked = service_pb2.ModelInferRequest(model_name="texts")
+    given = asked.inputs.add(name="X", datatype="BYTES", shape=[2])
+    given.contents.bytes_contents.extend(["\u00e9".encode(), b"a b"])
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        (output,) = stub.ModelInfer(asked, timeout=30).outputs
+    assert [*output.contents.bytes_contents] == ["\u00e9".encode(), b"a b"]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

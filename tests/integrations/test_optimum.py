@@ -110,6 +110,9 @@ def test_a_folder_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
             tmp_path / "exported", tmp_path / "opt", {"model.onnx": cast(Any, Unwritable())}
         )
     assert [one.name for one in tmp_path.iterdir()] == ["exported"]
+    inside_a_file = tmp_path / "exported" / "model.onnx" / "opt"
+    with pytest.raises(ortkit.UserError, match=r"model\.onnx: cannot be made: "):
+        write_folder(tmp_path / "exported", inside_a_file, {})
 
 
 @pytest.mark.parametrize("provider", ["CPUExecutionProvider", "CUDAExecutionProvider"])
@@ -121,11 +124,14 @@ def test_kernels_are_those_for_the_provider(
         def from_pretrained(_: str, **given: Any) -> Any:
             return given
 
+    def options(path: Path, target: str) -> str:
+        return f"options for {path} on {target}"
+
     monkeypatch.setattr(optimum, "require", lambda *_: None)
-    monkeypatch.setattr(optimum, "session_options", lambda _, target: f"options for {target}")
+    monkeypatch.setattr(optimum, "session_options", options)
     asked = {} if provider.startswith("CPU") else {"provider": provider}
-    found = from_pretrained(Kind, tmp_path, **asked)
-    assert found["session_options"] == f"options for {provider}"
+    found = from_pretrained(Kind, tmp_path, subfolder="onnx", **asked)
+    assert found["session_options"] == f"options for {tmp_path}/onnx/model.onnx on {provider}"
 
 
 def test_the_command_ends_as_optimize_does(

@@ -47,7 +47,7 @@ def advise(
 
     Args:
         plan: The session as it is; each measured one is made from it, in processes of its own.
-        inputs: Of all runs: a folder of tensors, or an npz file.
+        inputs: Inputs of all runs: a folder of tensors, or an npz file.
         use: What the sessions are to do.
         progress: Called with what is being measured.
 
