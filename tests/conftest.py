@@ -30,6 +30,16 @@ for _name in ("COLUMNS", "LINES"):
 #: Processes that jobs are forked from stay that long without one: most tests have only a few jobs.
 #: Loading TVM takes a second of processor time, what verification needs half of one.
 _IDLE_SECONDS = 300.0
+#: How long is measured; users wait half a second to two for each of them.
+_BRIEF = {
+    "ortkit.cli.memory_measure._SECONDS": 0.05,
+    "ortkit.measure.peaks._SECONDS": 0.05,
+    "ortkit.measure.whole._PROFILE_SECONDS": 0.3,
+    "ortkit.measure.whole._SECONDS": 0.3,
+    "ortkit.runtime.profiling.model_runs._SECONDS": 0.3,
+}
+#: Of a verification, which ends early on a busy machine and says so: none of the tests is to.
+_VERIFY_SECONDS = 600.0
 #: A collection looks at all that was imported, which is more here than elsewhere: fewer of them.
 _COLLECTOR = (20_000, 20, 20)
 
@@ -48,6 +58,22 @@ def _processes() -> Iterator[str]:
     imports, worker.IMPORTS = worker.IMPORTS, "ortkit"
     with staying(_IDLE_SECONDS):
         yield imports
+
+
+@pytest.fixture(scope="session", autouse=True)
+def verify_seconds() -> Iterator[float]:
+    """Let commands measure for a moment, and verification take its time.
+
+    Tests hold what is said of a measurement, not how exact it is. Yields how long users' last.
+    """
+    from ortkit.verify import limits
+
+    usual = limits.SECONDS
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in _BRIEF.items():
+            patch.setattr(name, seconds)
+        patch.setattr(limits, "SECONDS", _VERIFY_SECONDS)
+        yield usual
 
 
 @pytest.fixture

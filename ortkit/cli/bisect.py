@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=1.0, metavar="S",
         help="with that: time for the runs of each session (default: 1)")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
-        help="with that: of a session (default: ONNX Runtime decides)")  # fmt: skip
+        help="with that: threads of a session (default: ONNX Runtime decides)")  # fmt: skip
     add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 

@@ -24,7 +24,7 @@ class Decoding:
         source: The folder or file that was given.
         decoder: The model and its caches.
         phases: What is run, the prefill first.
-        threads: Of the session; 0: ONNX Runtime decides.
+        threads: Threads of the session; 0: ONNX Runtime decides.
     """
 
     source: Path

@@ -37,7 +37,7 @@ def refuse_without(arguments: argparse.Namespace, *flags: str) -> None:
         UserError: One of them is given.
     """
     for flag in flags:
-        if getattr(arguments, flag):
+        if getattr(arguments, flag) not in (None, []):
             raise UserError("is for decoders", where=f"--{flag}", fix="add --decode")
 
 

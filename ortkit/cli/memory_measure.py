@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ortkit.runtime.memory.point import PointPlan
     from ortkit.verify.inputs.feeds import Feeds
 
+#: How long a model is run after its first run.
+_SECONDS = 0.5
+
 
 @dataclass(frozen=True)
 class Request:
@@ -121,6 +124,7 @@ def _point(
                 "trust": request.trust,
             },
             share={} if decoder is None else decoder.share,
+            seconds=_SECONDS,
             nodes=True,
         )
         try:

@@ -28,7 +28,7 @@ PROMPT, STEPS = 24, 40
 #: what perturbed values, as in other verification, move its logits.
 _NOISE_FACTOR = 4.0
 _TOP = 5
-#: Of one run, in float32.
+#: The most bytes of logits of one run, in float32.
 _LOGITS_BYTES = 256 << 20
 
 Rows = NDArray[np.float32]
@@ -40,7 +40,7 @@ class Agreement:
 
     Args:
         tokens: Tokens that were compared, those of the prompt included.
-        decoded: Of them, those that went through the caches one by one.
+        decoded: Tokens of these that went through the caches one by one.
         logits_error: The largest, over tokens, of the norm of the difference by the norm.
         own_error: The same of the original whose values are perturbed by a few roundings.
         divergence: The mean of the Kullback-Leibler divergence from original to result, in nats.
@@ -50,7 +50,7 @@ class Agreement:
         same_greedy: Decoded tokens before the first that the result would choose otherwise.
         other_choices: Places where the result chooses another token and roundings do not explain
             it: the original prefers its own by more than `_NOISE_FACTOR` times its own noise.
-        perplexity: Of the text, by original and result; None without a text.
+        perplexity: Perplexity of the text, by original and result; None without a text.
     """
 
     tokens: int
@@ -75,10 +75,11 @@ class Agreement:
         """Whether it agrees, and no logits are further off than roundings move the original's.
 
         Where roundings move these by more than the cap of models that quantize, no comparison
-        tells an error from a rounding.
+        tells an error from a rounding. Where no token was decoded, no cache was read.
         """
         allowed = SPREAD_FACTOR * self.own_error
-        return self.agrees and self.logits_error <= allowed <= CAPS["int8"]
+        is_small = self.logits_error <= allowed <= CAPS["int8"]
+        return self.agrees and self.decoded > 0 and is_small
 
     def settled(self, verification: Verification) -> Verification:
         """Return the verdict on the decoder, of which this compares what is ill-conditioned.
@@ -143,15 +144,18 @@ def compare_decoders(
     steps = min(STEPS, layout.context - len(prompt))
     job = DecodeJob(original, layout, prompt, len(prompt), steps, folder / "logits.npy")
     tokens, expected = _run("the original", job, seconds)
+    _check_numbers("the original", expected[len(prompt) - 1 :])
 
     def again(name: str, plan: SessionPlan, *, must_run: bool = False) -> Rows:
         job = DecodeJob(plan, layout, tokens, len(prompt), 0, folder / "logits.npy")
         return _run(name, job, seconds, must_run=must_run)[1]
 
+    perturbed = again("the original with perturbed values", _perturbed(original, folder))
+    _check_numbers("the original with perturbed values", perturbed[len(prompt) - 1 :])
     return agreement_of(
         expected,
         again("the result", result, must_run=True),
-        again("the original with perturbed values", _perturbed(original, folder)),
+        perturbed,
         tokens,
         len(prompt),
         has_text=bool(text),
@@ -168,6 +172,12 @@ def _run(
         raise RefusedError(f"{name} {found}")
     rows: Rows = np.load(job.results)
     return found, rows
+
+
+def _check_numbers(name: str, rows: Rows) -> None:
+    """Refuse logits that nothing can be compared with: those of new tokens are all computed."""
+    if np.isnan(rows).any():
+        raise RefusedError(f"logits of {name} are NaN")
 
 
 def _perturbed(plan: SessionPlan, folder: Path) -> SessionPlan:
@@ -191,9 +201,9 @@ def agreement_of(
     """Compare logits, each [tokens, vocabulary]; rows of NaN were not computed.
 
     Args:
-        expected: Of the original.
-        actual: Of the result.
-        perturbed: Of the original whose values are perturbed.
+        expected: Logits of the original.
+        actual: Logits of the result.
+        perturbed: Logits of the original whose values are perturbed.
         tokens: What was run.
         prompt: Tokens of the prompt.
         has_text: Whether the prompt is a text, whose perplexity means something.

@@ -53,7 +53,7 @@ def compare_folders(
         original: What is right by definition.
         candidate: What is compared.
         layout: How the original's decoder is called.
-        tokens: Of a text; none: made up.
+        tokens: Tokens of a text; none: made up.
         work: For files; exists.
         is_ours: Whether the candidate's library was built by this process.
 

@@ -16,7 +16,7 @@ from ortkit.runtime.ort import preload_onnxruntime
 
 before_jobs = preload_onnxruntime
 _BFLOAT16 = 16
-#: Of caches: ONNX Runtime's names to ONNX's element types.
+#: Types of caches: ONNX Runtime's names to ONNX's element types.
 _CACHE_TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": _BFLOAT16}
 _INTEGERS = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
 

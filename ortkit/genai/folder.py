@@ -13,6 +13,7 @@ from ortkit.errors import ModelError, UserError
 
 CONFIG = "genai_config.json"
 _FILE, _OPTIONS, _LIBRARY = "filename", "session_options", "custom_ops_library"
+_PROVIDERS = "provider_options"
 _THREADS = "intra_op_num_threads"
 #: The most threads that onnxruntime-genai gives a session by itself.
 _MOST_THREADS = 16
@@ -54,6 +55,23 @@ class GenaiFolder:
         return self.path / section.filename
 
     @property
+    def loads_native_code(self) -> bool:
+        """Whether onnxruntime-genai may load a library that the configuration names.
+
+        Options of providers count: some of them are paths of libraries.
+        """
+        waiting: list[object] = [self.config]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, dict):
+                if part.get(_LIBRARY) or part.get(_PROVIDERS):
+                    return True
+                waiting += part.values()
+            elif isinstance(part, list):
+                waiting += part
+        return False
+
+    @property
     def decoder(self) -> Section | None:
         """The language model itself, if it is one file."""
         return next((each for each in self.sections if each.place == ("model", "decoder")), None)
@@ -73,10 +91,13 @@ class GenaiFolder:
 
     @property
     def writes_caches_in_place(self) -> bool:
-        """Whether onnxruntime-genai gives caches room for all tokens of a sequence at once."""
+        """Whether onnxruntime-genai gives caches room for all tokens of a sequence at once.
+
+        It does where it is told to, and has no beams (0.18, src/generators.cpp).
+        """
         search = self.config.get("search")
-        told = search.get("past_present_share_buffer") if isinstance(search, dict) else None
-        return told is not False
+        told = search if isinstance(search, dict) else {}
+        return told.get("past_present_share_buffer") is True and told.get("num_beams", 1) == 1
 
     @property
     def context(self) -> int | None:
@@ -118,10 +139,13 @@ def read_folder(path: Path) -> GenaiFolder:
             fix="name an ONNX file, or a folder of genai",
         )
     try:
-        config = json.loads(where.read_text("utf-8"))
+        config = json.loads(where.read_text("utf-8"), object_pairs_hook=_without_doubles)
+        models = config.get("model") if isinstance(config, dict) else None
+        named = [*_sections(models, ("model",))]
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot be read: {error}", where=str(where)) from error
-    models = config.get("model") if isinstance(config, dict) else None
+    except RecursionError:
+        raise ModelError("has too many levels", where=str(where)) from None
     if not isinstance(models, dict):
         raise ModelError("has no 'model' with the models in it", where=str(where))
     decoder = models.get("decoder")
@@ -130,7 +154,10 @@ def read_folder(path: Path) -> GenaiFolder:
             "weights that several models share ('shared_initializers') are not supported",
             where=str(where),
         )
-    sections = tuple({each.filename: each for each in _sections(models, ("model",))}.values())
+    found: dict[str, Section] = {}
+    for each in named:
+        found.setdefault(each.filename, each)
+    sections = tuple(found.values())
     if not sections:
         raise ModelError("names no model", where=str(where))
     for section in sections:
@@ -162,6 +189,19 @@ def changed_config(folder: GenaiFolder, changes: Mapping[str, Change]) -> dict[s
         options.pop(_LIBRARY, None)
         part[_OPTIONS] = {**options, **({_LIBRARY: change.library} if change.library else {})}
     return config
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON; a key that is there twice means one thing here, another in genai.
+
+    Raises:
+        ValueError: There is one.
+    """
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} is there twice")
+    return made
 
 
 def _sections(part: object, place: tuple[str | int, ...]) -> Iterator[Section]:

@@ -26,6 +26,8 @@ _OUTPUTS = {
     "present_key_names": "present.%d.key",
     "present_value_names": "present.%d.value",
 }
+#: More tokens or layers than this no configuration means.
+_MOST = 1 << 20
 _GROUPED = ("com.microsoft", "GroupQueryAttention")
 
 
@@ -36,8 +38,8 @@ class Cache:
     Args:
         past: The input.
         present: The output that becomes it.
-        heads: Of keys and values.
-        width: Of a head.
+        heads: Heads of keys and values.
+        width: Elements of a head.
         capacity: Tokens of a cache of fixed size; 0 where it grows.
     """
 
@@ -57,7 +59,7 @@ class DecoderLayout:
         mask: The input of ones for each token so far, [batch, total]; empty if there is none.
         positions: The input of positions, [batch, new]; empty if there is none.
         logits: The output, [batch, new or 1, vocabulary].
-        caches: Of all layers.
+        caches: Caches of all layers.
         vocabulary: Tokens that there are.
         context: The most tokens of a sequence.
     """
@@ -93,7 +95,7 @@ def _layout(config: Mapping[str, Any], path: Path) -> DecoderLayout:
     vocabulary = config.get("vocab_size")
     if names["input_ids"] not in inputs or made["logits"] not in outputs:
         raise RefusedError(f"it has no {names['input_ids']!r} or no {made['logits']!r}")
-    if not isinstance(vocabulary, int) or vocabulary < 1:
+    if not isinstance(vocabulary, int) or not 1 <= vocabulary <= _MOST:
         raise RefusedError("its configuration has no 'vocab_size'")
     caches = []
     windows = _windows(model)
@@ -131,8 +133,12 @@ def _strings(part: object) -> dict[str, str]:
 
 
 def _layers(decoder: Mapping[str, Any], inputs: Mapping[str, ir.Value], pattern: str) -> int:
+    if "%d" not in pattern:
+        raise RefusedError(f"the names {pattern!r} have no %d for the layer")
     told = decoder.get("num_hidden_layers")
     if isinstance(told, int):
+        if told > _MOST:
+            raise RefusedError(f"its configuration has {told} layers")
         return told
     return next(n for n in range(len(inputs) + 1) if pattern.replace("%d", str(n)) not in inputs)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,17 +13,17 @@ from ortkit.genai.agreement import Agreement
 from ortkit.genai.decoders import compare_folders, foreign_library, tokens_of
 from ortkit.genai.folder import CONFIG, Change, GenaiFolder, Section, changed_config, read_folder
 from ortkit.genai.layout import DecoderLayout, layout_of
-from ortkit.graph.io.file_tensors import MappedTensor
 from ortkit.graph.io.open import open_model
-from ortkit.kernels.metadata import LIBRARY_KEY, MADE_BY_KEY, library_path
+from ortkit.kernels.metadata import MADE_BY_KEY, library_path
 from ortkit.optimization.call import OptimizeOptions, optimize
 from ortkit.optimization.report import Report
 from ortkit.refusal import Refused
 from ortkit.runtime.library_target import target_entry
+from ortkit.runtime.model_folder import copy_others, files_of
 from ortkit.temporary import TemporaryFolder
 
-#: Of sessions on a CPU: onnxruntime-genai takes half of the cores unless it is told; 0 leaves the
-#: number to ONNX Runtime.
+#: Options of sessions on a CPU. onnxruntime-genai takes half of the cores unless it is told; 0
+#: leaves the number to ONNX Runtime.
 _CPU_OPTIONS: Mapping[str, Any] = {"intra_op_num_threads": 0}
 
 
@@ -139,35 +138,13 @@ def _is_ours(path: Path) -> bool:
 
 def _copy_rest(folder: GenaiFolder, new: Path) -> None:
     """Copy what is no model of the folder, and no data or kernels of one."""
-    models = set()
-    for section in folder.sections:
-        if not foreign_library(folder, section):
-            models |= _files_of(folder.model(section))
-    models.add((folder.path / CONFIG).resolve())
-
-    def ignored(parent: str, names: list[str]) -> set[str]:
-        return {name for name in names if (Path(parent) / name).resolve() in models}
-
-    try:
-        shutil.copytree(folder.path, new, ignore=ignored)
-    except (OSError, shutil.Error) as error:
-        raise UserError(f"cannot be copied: {error}", where=str(folder.path)) from error
-
-
-def _files_of(path: Path) -> set[Path]:
-    """Return a model's file, its data, and its kernel library."""
-    model = open_model(path)
-    tensors = (
-        value.const_value for graph in model.graphs() for value in graph.initializers.values()
-    )
-    data = {
-        Path(tensor.base_dir) / tensor.location
-        for tensor in tensors
-        if isinstance(tensor, MappedTensor) and tensor.location
-    }
-    library = model.metadata_props.get(LIBRARY_KEY)
-    beside = {path.parent / library} if library else set()
-    return {each.resolve() for each in (path, *data, *beside)}
+    config = folder.path / CONFIG
+    own = [
+        files_of(folder.model(section))
+        for section in folder.sections
+        if not foreign_library(folder, section)
+    ]
+    copy_others(folder.path, new, frozenset({config}).union(*own), config)
 
 
 def _optimized(

@@ -60,8 +60,7 @@ def _by_package(folder: GenaiFolder, text: str) -> list[int]:
     if find_spec("tokenizers") is not None and file.is_file():
         tokenizer = import_module("tokenizers").Tokenizer.from_file(str(file))
         return list(tokenizer.encode(text).ids)
-    has_library = any(section.library for section in folder.sections)
-    if find_spec("onnxruntime_genai") is not None and not has_library:
+    if find_spec("onnxruntime_genai") is not None and not folder.loads_native_code:
         genai = import_module("onnxruntime_genai")
         return [int(each) for each in genai.Tokenizer(genai.Model(str(folder.path))).encode(text)]
     raise MissingDependencyError(

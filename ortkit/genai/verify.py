@@ -25,7 +25,7 @@ class VerifiedFolder:
 
     Args:
         models: By their place in the configuration.
-        agreement: Of the text decoders, or why they were not compared.
+        agreement: Agreement of the text decoders, or why they were not compared.
     """
 
     models: tuple[tuple[str, Verification], ...]

@@ -6,6 +6,7 @@ Source: mlflow 3.17, mlflow/pyfunc/model.py and mlflow/onnx/__init__.py.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from ortkit.temporary import TemporaryFolder
 from ortkit.version import __version__
 
 _EXTRA = "mlflow"
+_log = logging.getLogger("mlflow.pyfunc")
 _pyfunc: Any = require("mlflow.pyfunc", _EXTRA)
 
 
@@ -38,7 +40,7 @@ class OrtkitModel(_pyfunc.PythonModel):  # type: ignore[misc]
         model = Path(context.artifacts["model"]) / MODEL_FILE
         self._session = served_session(model, self._settings)
         for note in self._session.notes:
-            _pyfunc._logger.warning("%s", note)
+            _log.warning("%s", note)
 
     def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:  # noqa: ARG002
         """Run the model on arrays by input name, or on the only input itself."""
@@ -64,10 +66,10 @@ def log_model(
 
     Args:
         model: An ONNX file; its library must be trusted.
-        name: Of the logged model.
+        name: Name of the logged model.
         target: Where it will run, as `ortkit.Session` has it.
         kernels: auto, never, or require: it is not loaded without its kernels.
-        threads: Of one run; 0: one for each core.
+        threads: Threads of one run; 0: one for each core.
         trust: Whether the library is logged even if it was built elsewhere. Whoever loads the
             model decides again: `ortkit trust` and `ORTKIT_TRUST` of their machine.
         mlflow_options: More options of `mlflow.pyfunc.log_model`.

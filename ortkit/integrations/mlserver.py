@@ -107,9 +107,13 @@ def _datatype(spec: TensorSpec) -> str:
 
 
 def _output(name: str, value: np.ndarray) -> Any:
+    """Return an output; texts are bytes, which MLServer makes texts of over HTTP."""
+    data = value.ravel().tolist()
+    if value.dtype == np.dtype(object):
+        data = [one if isinstance(one, bytes) else str(one).encode() for one in data]
     return _types.ResponseOutput(
         name=name,
         datatype=_DATATYPES[value.dtype.name],
         shape=list(value.shape),
-        data=value.ravel().tolist(),
+        data=data,
     )

@@ -6,25 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from olive.hardware.accelerator import AcceleratorSpec
-from olive.model import ONNXModelHandler
-from olive.model.utils import resolve_onnx_path
-from olive.passes import Pass
-from olive.passes.pass_config import BasePassConfig, PassConfigParam
-
+from ortkit.integrations.packages import require
 from ortkit.kernels.metadata import library_path
 from ortkit.optimization.call import OptimizeOptions, optimize
 
 NAME = "OrtkitOptimization"
+_EXTRA = "olive"
 _ATTRIBUTE = "ortkit_report"
+_passes: Any = require("olive.passes", _EXTRA)
 
 
-class OrtkitOptimization(Pass):  # type: ignore[misc]
+class OrtkitOptimization(_passes.Pass):  # type: ignore[misc]
     """Rewrite, fuse and verify a model; its kernel library lies beside it."""
 
+    @staticmethod
+    def is_accelerator_agnostic(accelerator_spec: Any) -> bool:  # noqa: ARG004
+        """Return that no result for one accelerator is reused for another."""
+        return False
+
     @classmethod
-    def _default_config(cls, _: AcceleratorSpec) -> dict[str, PassConfigParam]:
+    def _default_config(cls, _: Any) -> dict[str, Any]:
         """Return the fields of `OptimizeOptions` that a workflow may set."""
+        PassConfigParam = require("olive.passes.pass_config", _EXTRA).PassConfigParam  # noqa: N806
         return {
             "level": PassConfigParam(
                 type_=int, default_value=2, description="0 clean to 3 every fusion"
@@ -44,33 +47,31 @@ class OrtkitOptimization(Pass):  # type: ignore[misc]
             ),
         }
 
-    def _run_for_config(
-        self, model: ONNXModelHandler, config: type[BasePassConfig], output_model_path: str
-    ) -> ONNXModelHandler:
+    def _run_for_config(self, model: Any, config: Any, output_model_path: str) -> Any:
         """Write the model, its library and the report into the folder that Olive names."""
         source = Path(model.model_path)
-        given: Any = config
         options = OptimizeOptions(
             target="cuda" if str(self.accelerator_spec.accelerator_type) == "gpu" else "cpu",
-            level=given.level,
-            precision=given.precision,
-            kernels=given.kernels,
-            verify=given.verify,
-            timing=given.timing,
-            shapes=given.shapes or {},
+            level=config.level,
+            precision=config.precision,
+            kernels=config.kernels,
+            verify=config.verify,
+            timing=config.timing,
+            shapes=config.shapes or {},
         )
         found = optimize(source, options)
         # Olive's output has this name in any case, and a library is called as its model.
-        path = Path(resolve_onnx_path(output_model_path, "model.onnx"))
+        resolve = require("olive.model.utils", _EXTRA).resolve_onnx_path
+        path = Path(resolve(output_model_path, "model.onnx"))
         found.save(path)
         report = path.with_suffix(".ortkit.json")
         content = found.report.to_json()
         report.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         attributes = dict(model.model_attributes or {})
         more = [report, *(one for one in [library_path(path)] if one.is_file())]
-        files = [*attributes.get("additional_files", []), *map(str, more)]
+        files = [*(attributes.get("additional_files") or ()), *map(str, more)]
         attributes |= {"additional_files": files, _ATTRIBUTE: content}
-        return ONNXModelHandler(
+        return require("olive.model", _EXTRA).ONNXModelHandler(
             model_path=str(path.parent), onnx_file_name=path.name, model_attributes=attributes
         )
 
@@ -80,9 +81,7 @@ def package_config() -> dict[str, Any]:
 
     Olive takes the one that it is given in place of its own, so that ours has both.
     """
-    import olive
-
-    installed = Path(olive.__file__).with_name("olive_config.json")
+    installed = Path(str(require("olive", _EXTRA).__file__)).with_name("olive_config.json")
     content: dict[str, Any] = json.loads(installed.read_text("utf-8"))
     content["passes"][NAME] = {
         "module_path": f"ortkit.olive.{NAME}",

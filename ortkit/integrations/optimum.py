@@ -12,7 +12,9 @@ from ortkit.errors import UserError
 from ortkit.integrations.packages import require
 from ortkit.kernels.metadata import library_path
 from ortkit.optimization.call import Optimized, OptimizeOptions, optimize
+from ortkit.runtime.model_folder import copy_others, files_of
 from ortkit.runtime.plain_options import session_options
+from ortkit.temporary import TemporaryFolder
 
 PathLike = str | os.PathLike[str]
 
@@ -69,7 +71,7 @@ def optimized_models(
 def write_folder(
     source: PathLike, output: PathLike, models: Mapping[str, Optimized]
 ) -> tuple[Path, ...]:
-    """Write optimized models into a new folder, with what else is in the source.
+    """Write optimized models into a new folder, with what else is in the source; all or nothing.
 
     Args:
         source: The folder that the models are of.
@@ -78,15 +80,26 @@ def write_folder(
 
     Returns:
         The models that were written.
+
+    Raises:
+        UserError: A file cannot be copied or written.
     """
     folder, target = Path(source), Path(output)
-    data = {path for name in models for path in folder.glob(f"{name}*")}
-    target.mkdir(parents=True)
-    for path in folder.iterdir():
-        if path.is_file() and path not in data:
-            shutil.copyfile(path, target / path.name)
-    for name, optimized in models.items():
-        optimized.save(target / name)
+    own = frozenset[Path]().union(*(files_of(folder / name) for name in models))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot be made: {error.strerror}", where=str(target.parent)) from error
+    with TemporaryFolder("optimum", inside=target.parent) as work:
+        new = work / "new"
+        copy_others(folder, new, own, folder / next(iter(models)))
+        for name, optimized in models.items():
+            optimized.save(new / name)
+        try:
+            new.rename(target)
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}"
+            raise UserError(problem, where=str(target), fix="name a new folder") from error
     return tuple(target / name for name in models)
 
 
@@ -109,9 +122,10 @@ def from_pretrained(
     if "session_options" in given:
         fix = "call kind.from_pretrained with ortkit.session_options(model)"
         raise UserError("are made here", where="session_options", fix=fix)
-    path = Path(folder) / file_name
+    path = Path(folder) / given.get("subfolder", "") / file_name
+    provider = given.get("provider", "CPUExecutionProvider")
     return kind.from_pretrained(
-        str(folder), file_name=file_name, session_options=session_options(path, target="cpu"),
+        str(folder), file_name=file_name, session_options=session_options(path, target=provider),
         **given,
     )  # fmt: skip
 

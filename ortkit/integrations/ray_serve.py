@@ -32,7 +32,7 @@ def application(
 
     Args:
         model: A path that every replica can read; its library is loaded where it is trusted.
-        threads: Of a run, and CPUs that Ray reserves for a replica.
+        threads: Threads of a run, and CPUs that Ray reserves for a replica.
         target: As `ortkit.Session` has it.
         kernels: auto, require or never.
         max_batch: Requests that are joined to one run, 0 for none. None: 8 if the model is proven
@@ -51,11 +51,12 @@ def application(
     path = Path(model).absolute()
     batch = _batch(path, max_batch)
     settings = {"threads": threads, "target": target, "kernels": kernels}
-    options = {
-        "name": "OrtkitModel",
-        "ray_actor_options": {"num_cpus": threads},
-        **deployment_options,
-    }
+    options: dict[str, Any] = {"name": "OrtkitModel", **deployment_options}
+    options["ray_actor_options"] = {
+        "num_cpus": threads, **(deployment_options.get("ray_actor_options") or {})
+    }  # fmt: skip
+    if batch:  # Ray's own limit is 5: while one batch runs, the next one fills
+        options.setdefault("max_ongoing_requests", 2 * batch)
     return serve.deployment(OrtkitModel, **options).bind(str(path), settings, batch, wait_s)
 
 

@@ -55,13 +55,13 @@ class TritonOptions:
     """How a model is served."""
 
     name: str = ""
-    """Of the model on the server; by default that of its file."""
+    """Name of the model on the server; by default that of its file."""
     mount: PurePosixPath | None = None
     """Where the server sees the repository; by default where it is written."""
     instances: int = 1
     """Sessions of the model at the same time."""
     threads: int = 0
-    """Of one run; 0: ONNX Runtime takes one for each core."""
+    """Threads of one run; 0: ONNX Runtime takes one for each core."""
     max_batch: int | None = None
     """Rows of a batch that requests are joined to, 0 for none; None: 8 if the model is proven to
     compute each row on its own, else none."""

@@ -13,12 +13,8 @@ from ortkit.precision.packed import emit_packed, rounded_once
 
 
 def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
-    """Put the forms in the place of products; what several multiply is quantized once."""
+    """Put the forms in the place of products; what is multiplied is quantized once, apart."""
     graph = model.graph
-    readers: dict[ir.Value, int] = {}
-    for form in forms:
-        if isinstance(form, DynamicInt8):
-            readers[form.product.x] = readers.get(form.product.x, 0) + 1
     once: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
     halves: dict[ir.Value, ir.Value] = {}
     convolved: dict[ir.Value, int] = {}
@@ -36,7 +32,7 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
                 convolved[value] = len(convolved)
             else:
                 made = emit_packed(build, form.product, halves[source])
-        elif isinstance(form, DynamicInt8) and readers[product.x] > 1:
+        elif isinstance(form, DynamicInt8):
             if source not in once:
                 once[source] = quantized_once(build, source)
                 build.insert_after(graph, source)

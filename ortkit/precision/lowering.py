@@ -3,7 +3,8 @@
 Before:
     y = Add(MatMul(x, W), b)
 After:
-    y = DynamicQuantizeMatMul(x, W8, scales, , b)        # int8; W8: W in 8 bits, by column
+    q, s, z = DynamicQuantizeLinear(x)                   # int8; W8: W in 8 bits, by column
+    y = MatMulIntegerToFloat(q, W8, s, scales, z, , b)
     y = MatMulNBits(x, W4, scales, , , b)                # int4; W4: W in 4 bits, by block
     y = DequantizeLinear(QuantizeLinear(Conv(...)))      # int8: convolutions, with calibration
 """

@@ -72,8 +72,10 @@ class Lease:
         """End it; returns the names of tensors of which somebody still holds an array."""
         self.is_over = True
         kept = self._kept()
-        if kept:
-            gc.collect()  # what only a cycle holds is held by nobody
+        for generation in range(3):  # a cycle of the callback's is young: a look at all takes long
+            if not kept:
+                break
+            gc.collect(generation)  # what only a cycle holds is held by nobody
             kept = self._kept()
         self._lent.clear()
         return kept

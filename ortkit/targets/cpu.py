@@ -206,6 +206,7 @@ CPU = Traits(
     families=(
         "ortkit.fusion.gemm.cpu_bf16:family",
         "ortkit.fusion.gemm.cpu_nbits:family",
+        "ortkit.fusion.gemm.cpu_int8:family",
         "ortkit.fusion.gemm.cpu_fp32_regions:family",
         "ortkit.fusion.attention.cpu:family",
         "ortkit.fusion.conv.one_axis:family",
@@ -213,6 +214,7 @@ CPU = Traits(
     templates=(
         "gemm.bf16",
         "gemm.nbits",
+        "gemm.int8",
         "gemm.fp32",
         "conv.one_axis",
         "conv.pointwise",

@@ -23,7 +23,7 @@ _VERSION = re.compile(
     r"(?:(?P<package>onnxruntime[a-z-]*|ort-[a-z-]+)==)?(?P<version>\d[\w.]{0,63})"
 )
 _FLAG = "--onnxruntime"
-#: Of the cache: the versions that were fetched.
+#: Folder of the cache with the versions that were fetched.
 _FOLDER = "onnxruntimes"
 
 

@@ -65,7 +65,7 @@ class BisectOptions:
     inputs: Path | None = None
     shapes: Mapping[str, int] = field(default_factory=dict)
     schedule: Schedule | None = field(default_factory=Schedule)
-    """Of the search for what slows the model; None: it is left out."""
+    """Runs of the search for what slows the model; None: it is left out."""
     trust: bool = False
     progress: Callable[[str], None] = _silent
 

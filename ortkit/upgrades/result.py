@@ -28,7 +28,7 @@ class Tried:
     max_error_eps: float | None = None
     """The largest error of an output, in epsilons of its type; None if it does not run."""
     median_ms: float | None = None
-    """Of its runs, if they were timed."""
+    """Median time of its runs, in ms, if they were timed."""
 
     @property
     def is_bad(self) -> bool:
@@ -147,7 +147,7 @@ class OptimizerReport:
     model: str
     version: str
     folder: str
-    """Of ONNX Runtime; empty: the installed one."""
+    """Folder of ONNX Runtime; empty: the installed one."""
     level: str
     verdict: Verdict
     reason: str

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ortkit.runtime.intervals import Speedup, median_of, noise_floor, speedup_of
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.workers.interleave import Samples, Schedule, run_interleaved
 from ortkit.upgrades.result import Tried
 from ortkit.upgrades.search import first_bad
@@ -39,7 +40,7 @@ class SlowSearch:
         """Return the levels with the medians of their runs, in ms."""
         self.progress("time the levels")
         plans = [self.trying.planned((), level) for level, _ in levels]
-        samples = run_interleaved(plans, self.trying.feeds, self.schedule)
+        samples = self._run(plans)
         return tuple(
             (level, tried if taken.problem else replace(tried, median_ms=_median_ms(taken)))
             for (level, tried), taken in zip(levels, samples, strict=True)
@@ -122,8 +123,7 @@ class SlowSearch:
     ) -> list[Speedup | None]:
         """Return how many times as fast sessions are as the one with `before` off."""
         plans = [self.trying.planned(names) for names in (before, *variants, before)]
-        samples = run_interleaved(plans, self.trying.feeds, self.schedule)
-        self.trying.sessions += len(plans) * self.schedule.processes
+        samples = self._run(plans)
         first, *others, again = samples
         if first.problem or again.problem:
             return [None for _ in variants]
@@ -133,6 +133,10 @@ class SlowSearch:
             None if one.problem else speedup_of(first.rounds, one.rounds, floor=floor)
             for one in others
         ]
+
+    def _run(self, plans: Sequence[SessionPlan]) -> list[Samples]:
+        self.trying.sessions += len(plans) * self.schedule.processes
+        return run_interleaved(plans, self.trying.feeds, self.schedule)
 
 
 def _median_ms(taken: Samples) -> float:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 _VOCABULARY, _TOKENS, _PIXELS = 1000, 512, 224
+#: The name of attention without a mask.
+_UNMASKED = "unmasked"
 #: Of an export with sizes that are not fixed: rows, and words of one.
 SIZES = ("batch", "length")
 
@@ -81,6 +83,36 @@ def architecture(name: str, batch: int, *, is_dynamic: bool) -> Architecture:
     if example.is_floating_point():
         example = torch.randn_like(example).half()
     return Architecture(title(name, is_dynamic=is_dynamic), module, example, is_dynamic)
+
+
+def without_mask(module: Any) -> None:
+    """Let a model of transformers attend to all keys, or to those before, without a mask.
+
+    These inputs have no padding. While torch compiles, transformers cannot see that and makes a
+    mask, with which torch's attention is several kernels in float32.
+    """
+    inner = getattr(module, "model", None)
+    if hasattr(inner, "set_attn_implementation"):
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        ALL_MASK_ATTENTION_FUNCTIONS.register(_UNMASKED, lambda *_, **__: None)
+        ALL_ATTENTION_FUNCTIONS.register(_UNMASKED, _attention)
+        inner.set_attn_implementation(_UNMASKED)
+
+
+def _attention(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any
+) -> tuple[Any, None]:
+    """Attend as transformers' own function does: [batch, heads, length, width] three times."""
+    import torch
+
+    assert mask is None
+    found = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, is_causal=bool(getattr(module, "is_causal", False)),
+        scale=options.get("scaling"), enable_gqa=key.shape[1] != query.shape[1],
+    )  # fmt: skip
+    return found.transpose(1, 2).contiguous(), None
 
 
 def _last_hidden(model: Any) -> Any:

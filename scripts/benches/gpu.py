@@ -172,8 +172,8 @@ def take_turns(
     Args:
         calls: What to time, by name.
         rounds: In each every call has its turn.
-        each: Times that a turn takes, of all or by call; where there are several, one more before
-            them, which finds the caches as others have left them, is not counted.
+        each: Times that a turn takes, of all or by call. Where there are several, one more before
+            them is not counted: it finds the caches as others have left them.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(-5, rounds):

@@ -18,12 +18,11 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import ortkit
 from scripts.benches import output
 from scripts.benches.llm_models import Sizes, genai_folder, gguf_file
-
-_PROMPTS = (128, 1024)
 
 
 @dataclass
@@ -38,18 +37,21 @@ class Row:
     prefill_ms: dict[int, list[float]] = field(default_factory=dict)
     token_ms: list[float] = field(default_factory=list)
     cpu_ms: dict[int, list[float]] = field(default_factory=dict)
-    """Processor time of all threads for a prompt and the tokens after it."""
+    """Processor time of all threads for a prompt."""
+    token_cpu_ms: list[float] = field(default_factory=list)
     resident: int = 0
 
     def cells(self) -> tuple[object, ...]:
         """Return the cells of the table."""
-        fills = (min(self.prefill_ms[prompt]) for prompt in _PROMPTS)
         return (
-            self.name, *(f"{each:,.0f}" for each in fills),
+            self.name,
+            *(f"{min(each):,.0f}" for each in self.prefill_ms.values()),
             f"{statistics.median(self.token_ms):.2f}",
-            *(f"{min(self.cpu_ms[prompt]):,.0f}" for prompt in _PROMPTS),
-            f"{self.create_ms:,.0f}", f"{self.resident / 1e6:,.0f}",
-        )  # fmt: skip
+            *(f"{min(each):,.0f}" for each in self.cpu_ms.values()),
+            f"{min(self.token_cpu_ms):.2f}",
+            f"{self.create_ms:,.0f}",
+            f"{self.resident / 1e6:,.0f}",
+        )
 
 
 class Engine:
@@ -72,24 +74,33 @@ class Engine:
         self.process.kill()
         self.process.wait()
 
-    def turn(self, prompt: int, tokens: int) -> None:
-        """Read a prompt and add some tokens."""
+    def prefill(self, prompt: int) -> None:
+        """Read a prompt."""
+        found = self._ask(prompt, 0)
+        self.row.prefill_ms.setdefault(prompt, []).append(found["prefill_ms"])
+        self.row.cpu_ms.setdefault(prompt, []).append(found["cpu_ms"])
+
+    def decode(self, prompt: int, tokens: int) -> None:
+        """Read a prompt, and add some tokens to it."""
+        found = self._ask(prompt, tokens)
+        self.row.token_ms += found["token_ms"]
+        used = found["cpu_ms"] - min(self.row.cpu_ms[prompt])
+        self.row.token_cpu_ms.append(used / tokens)
+
+    def _ask(self, prompt: int, tokens: int) -> Mapping[str, Any]:
         assert self.process.stdin is not None
         request = {"prompt": prompt, "tokens": tokens, "words": self.words}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         found = self._answer()
-        self.row.prefill_ms.setdefault(prompt, []).append(found["prefill_ms"])
-        self.row.cpu_ms.setdefault(prompt, []).append(found["cpu_ms"])
         self.row.resident = max(self.row.resident, found["resident"])
-        if prompt == _PROMPTS[0]:
-            self.row.token_ms += found["token_ms"]
+        return found
 
-    def _answer(self) -> Mapping[str, object]:
+    def _answer(self) -> Mapping[str, Any]:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
-                found: Mapping[str, object] = json.loads(line)
+                found: Mapping[str, Any] = json.loads(line)
                 return found
         raise SystemExit(f"{self.row.name} ended")
 
@@ -129,10 +140,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2, help="for all alike (default: 2)")
     parser.add_argument("--tokens", type=int, default=32, help="after a prompt (default: 32)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    parser.add_argument("--prompts", default="128,1024", help="tokens (default: 128,1024)")
     parser.add_argument("--no-defaults", action="store_true", help="equal threads only")
     parser.add_argument("--prepare", action="store_true", help="make the models and end")
     options = parser.parse_args(arguments)
     sizes = Sizes(layers=options.layers)
+    prompts = [int(each) for each in options.prompts.split(",")]
     prepare(options.folder, sizes)
     if options.prepare:
         return
@@ -140,16 +153,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with ExitStack() as stack:
         engines = [stack.enter_context(Engine(row, sizes)) for row in rows]
         for _ in range(options.rounds):
-            for prompt in _PROMPTS:
+            for prompt in prompts:
                 for engine in engines:
-                    engine.turn(prompt, options.tokens if prompt == _PROMPTS[0] else 0)
+                    engine.prefill(prompt)
+            for engine in engines:
+                engine.decode(prompts[0], options.tokens)
     output.table(
         f"{options.layers} layers of 2,048 x 8,192 in int4",
         [
             "engine",
-            *(f"{n}, ms" for n in _PROMPTS),
+            *(f"{n}, ms" for n in prompts),
             "token, ms",
-            *(f"{n}, CPU ms" for n in _PROMPTS),
+            *(f"{n}, CPU ms" for n in prompts),
+            "token, CPU ms",
             "load, ms",
             "resident, MB",
         ],

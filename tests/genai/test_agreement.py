@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 
 from ortkit.errors import CheckError
+from ortkit.genai import agreement
 from ortkit.genai.agreement import agreement_of, compare_decoders
 from ortkit.genai.folder import read_folder
 from ortkit.genai.layout import DecoderLayout, layout_of
@@ -41,6 +43,21 @@ def test_equal_logits(logits: np.ndarray) -> None:
     scores = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     expected = np.exp(-np.mean([scores[i, i + 1] for i in range(PROMPT - 1)]))
     assert found.perplexity == pytest.approx((expected, expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("whose", ["the original", "the original with perturbed values"])
+def test_logits_that_are_no_numbers_agree_with_nothing(
+    logits: np.ndarray, whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(name: str, *_: object, **__: object) -> tuple[tuple[int, ...], np.ndarray]:
+        return tuple(range(ROWS)), np.full_like(logits, np.nan) if name == whose else logits
+
+    monkeypatch.setattr(agreement, "_run", run)
+    monkeypatch.setattr(agreement, "_perturbed", lambda plan, _: plan)
+    layout = DecoderLayout("ids", "", "", "logits", (), WORDS, ROWS)
+    plan = SessionPlan(tmp_path / "model.onnx")
+    found = compare_decoders(plan, plan, layout, tmp_path, text=tuple(range(PROMPT)))
+    assert found == Refused(f"logits of {whose} are NaN")
 
 
 def test_another_token_is_told_from_a_tie(logits: np.ndarray) -> None:
@@ -106,6 +123,15 @@ def test_noise_beyond_the_cap_settles_nothing(logits: np.ndarray) -> None:
         assert found.agrees
         moved = f"{ILL_CONDITIONED} in row [1]"
         assert found.settled(checked(moved)).verdict == verdict
+
+
+def test_a_prompt_alone_settles_nothing(logits: np.ndarray) -> None:
+    found = agreement_of(
+        logits, noisy(logits, 0.02, 3), noisy(logits, 0.1), tuple(range(ROWS)), PROMPT
+    )
+    moved = f"{ILL_CONDITIONED} in row [1]"
+    assert found.settled(checked(moved)).verdict == "yes"
+    assert replace(found, decoded=0).settled(checked(moved)).verdict == "partly"
 
 
 def test_rows_that_prefill_does_not_give(logits: np.ndarray) -> None:

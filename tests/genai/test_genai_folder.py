@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from ortkit.errors import OrtkitError, UserError
+from ortkit.errors import MissingDependencyError, OrtkitError, UserError
+from ortkit.genai import tokens
 from ortkit.genai.folder import Change, changed_config, read_folder
+from ortkit.genai.layout import layout_of
 from ortkit.genai.tokens import read_tokens
+from ortkit.refusal import Refused
 from tests.genai.folders import config, genai_folder
 
 
@@ -82,7 +85,13 @@ def test_bad_configurations(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "cannot be read"), ("[]", "has no 'model'"), ('{"model": {}}', "names no model")],
+    [
+        ("{", "cannot be read"),
+        ("[]", "has no 'model'"),
+        ('{"model": {}}', "names no model"),
+        ('{"model": {"a": 1, "a": 2}}', "the key 'a' is there twice"),
+        ('{"model": ' + "[" * 100_000 + "]" * 100_000 + "}", "has too many levels"),
+    ],
 )
 def test_damaged_configurations(tmp_path: Path, text: str, message: str) -> None:
     folder = genai_folder(tmp_path / "f")
@@ -94,6 +103,63 @@ def test_damaged_configurations(tmp_path: Path, text: str, message: str) -> None
 def test_a_folder_without_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(OrtkitError, match=r"is a folder without genai_config.json"):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "options"),
+    [
+        ("decoder", {"custom_ops_library": "evil.so"}),
+        ("vision", {"custom_ops_library": "evil.so"}),  # a part without a model
+        ("decoder", {"provider_options": [{"QNN": {"backend_path": "evil.so"}}]}),
+    ],
+)
+def test_no_tokenizer_loads_native_code(
+    tmp_path: Path, part: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "find_spec", lambda name: name == "onnxruntime_genai" or None)
+    folder, text, content = genai_folder(tmp_path / "f"), tmp_path / "text.txt", config()
+    text.write_text("a text")
+    content["model"].setdefault(part, {})["session_options"] = options
+    with pytest.raises(MissingDependencyError, match="no tokenizer is installed"):
+        read_tokens(read_folder(written(folder, content)), text, 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_hidden_layers": 10**15}, "layers"),
+        ({"inputs": {"past_key_names": "input_ids"}, "num_hidden_layers": None}, "have no %d"),
+    ],
+)
+def test_senseless_numbers_end_at_once(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    folder, content = genai_folder(tmp_path / "f"), config()
+    content["model"]["decoder"] |= changes
+    found = layout_of(read_folder(written(folder, content)))
+    assert isinstance(found, Refused)
+    assert said in found.reason
+
+
+@pytest.mark.parametrize(
+    ("search", "in_place"),
+    [
+        ({"past_present_share_buffer": True}, True),
+        ({"past_present_share_buffer": True, "num_beams": 4}, False),
+        ({"past_present_share_buffer": False}, False),
+        ({}, False),
+    ],
+)
+def test_caches_are_written_in_place_where_genai_is_told_so(
+    tmp_path: Path, search: dict[str, Any], in_place: bool
+) -> None:
+    folder, content = genai_folder(tmp_path / "f"), config()
+    content["search"] = search
+    assert read_folder(written(folder, content)).writes_caches_in_place == in_place
+
+
+def test_the_decoder_is_found_where_another_part_is_the_same_file(tmp_path: Path) -> None:
+    folder, content = genai_folder(tmp_path / "f"), config()
+    content["model"]["embedding"] = {"filename": "model.onnx"}
+    assert read_folder(written(folder, content)).decoder is not None
 
 
 def test_a_tokenizer_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ X = "float[a, b, 64] x"
         ("y = com.microsoft.QLinearGlobalAveragePool(x, s, z, s, z)", "uint8[a, 3, h, w] x, float s, uint8 z", "", 21, "a, 3, 1, 1"),
         ("y = com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(x, s, z, s, z)", "int8[a, h, w, 3] x, float s, int8 z", "", 21, "a, 1, 1, 3"),
         ("y = com.microsoft.Attention<num_heads = 4>(x, w, c)", "float[a, n, 64] x, float[64, 192] w, float[192] c", "", 21, "a, n, 64"),
+        ("y = com.microsoft.QGemm<transB = 1>(x, s, z, w, s, v, c, s, z)", "uint8[a, 24] x, int8[48, 24] w, int32[48] c, float s, uint8 z, int8 v", "", 21, "a, 48"),
         ("y = custom.Thing(x)", X, "", 21, "none"),
     ],
 )  # fmt: skip

@@ -166,7 +166,7 @@ FACE = {
     "graph/shapes/rules": "call",
     "graph/symbolic": "dims text",
     "kernels/build": "cache compiler library",
-    "kernels/layouts": "bf16_blocks conv_filters fp32_panels prepack",
+    "kernels/layouts": "bf16_blocks conv_filters fp32_panels int8_panels prepack",
     "kernels/link": "csource linker manifest named_ops",
     "kernels/region": "dtypes emitter ops reader vectormath views",
     "kernels/triton": (

@@ -13,7 +13,7 @@ import pytest
 from ortkit.errors import RunError, UserError
 from tests.integrations.needed import needs
 from tests.integrations.served_models import expected, optimized
-from tests.runtime.foreign import compile_foreign, fused_model, stated
+from tests.runtime.foreign import compile_foreign, untrusted_model
 
 pytestmark = [pytest.mark.slow, needs("mlflow", extra="mlflow")]
 
@@ -69,13 +69,7 @@ def test_a_library_from_elsewhere_is_not_logged(
 ) -> None:
     import ortkit.mlflow
 
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("ORTKIT_TRUST", raising=False)
-    (tmp_path / "elsewhere").mkdir()
-    mark = tmp_path / "was-loaded"
-    library = compile_foreign(tmp_path / "elsewhere", mark)
-    model = fused_model(tmp_path, stated(library))
-    shutil.copyfile(library, tmp_path / "m.ops.so")
+    model, mark = untrusted_model(tmp_path, monkeypatch)
     with pytest.raises(UserError, match="was not built by this user"):
         ortkit.mlflow.log_model(model)
     # Who says so logs it, and whoever loads it decides again.

@@ -2,16 +2,80 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 import models.__main__
 import ortkit
+from ortkit.errors import MissingDependencyError
 from tests.integrations.needed import needs
+from tests.integrations.planted_model import write_model
 
 NEEDS = needs("torch", "olive", extra="olive")
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return our pass with a stand-in for Olive, as far as a pass sees it."""
+    parts = {
+        "olive": {},
+        "olive.model": {"ONNXModelHandler": SimpleNamespace},
+        "olive.model.utils": {"resolve_onnx_path": lambda folder, name: f"{folder}/{name}"},
+        "olive.passes": {"Pass": object},
+        "olive.passes.pass_config": {"PassConfigParam": SimpleNamespace},
+    }
+    for name, content in parts.items():
+        module = ModuleType(name)
+        module.__dict__.update(content, __spec__=ModuleSpec(name, None))
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "ortkit.integrations.olive", raising=False)
+    module = importlib.import_module("ortkit.integrations.olive")
+    yield module.OrtkitOptimization
+    sys.modules.pop("ortkit.integrations.olive", None)
+
+
+def test_results_are_of_one_accelerator(ours: Any) -> None:
+    assert not ours.is_accelerator_agnostic(SimpleNamespace(accelerator_type="cpu"))
+
+
+def test_files_of_earlier_passes_are_kept(ours: Any, tmp_path: Path) -> None:
+    write_model(tmp_path / "m.onnx")
+    defaults = {name: one.default_value for name, one in ours._default_config(None).items()} | {
+        "level": 1,
+        "timing": False,
+    }
+    config = SimpleNamespace(**defaults)
+    made = ours()
+    made.accelerator_spec = SimpleNamespace(accelerator_type="cpu")
+    for number, earlier in enumerate((None, ["a.json"])):
+        model = SimpleNamespace(
+            model_path=str(tmp_path / "m.onnx"), model_attributes={"additional_files": earlier}
+        )
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = made._run_for_config(model, config, str(folder))
+        report = str(folder / "model.ortkit.json")
+        assert found.model_attributes["additional_files"] == [*(earlier or []), report]
+
+
+def test_without_olive_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ortkit.integrations.olive", raising=False)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: (name != "olive" and find(name, *more)) or None,
+    )
+    with pytest.raises(MissingDependencyError, match=r"ortkit\[olive\]"):
+        importlib.import_module("ortkit.integrations.olive")
 
 
 @pytest.mark.slow

@@ -8,14 +8,20 @@ import sys
 import tomllib
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import ortkit
 from ortkit.cli.optimize_optimum import run
-from ortkit.integrations.optimum import from_pretrained, optimize_folder, save_pretrained
+from ortkit.integrations import optimum
+from ortkit.integrations.optimum import (
+    from_pretrained,
+    optimize_folder,
+    save_pretrained,
+    write_folder,
+)
 from tests.integrations.needed import needs
 from tests.integrations.planted_model import write_model
 
@@ -72,9 +78,16 @@ def test_a_folder_is_optimized_whole(tmp_path: Path) -> None:
     folder.mkdir()
     write_model(folder / "model.onnx")
     (folder / "config.json").write_text("{}", "utf-8")
+    (folder / "model.onnx.json").write_text("[]", "utf-8")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{}", "utf-8")
     made = optimize_folder(folder, tmp_path / "opt", ortkit.OptimizeOptions(level=1, timing=False))
     assert made == (tmp_path / "opt" / "model.onnx",)
     assert (tmp_path / "opt" / "config.json").read_text("utf-8") == "{}"
+    names = (str(one.relative_to(tmp_path / "opt")) for one in (tmp_path / "opt").rglob("*"))
+    assert sorted(names) == [
+        "1_Pooling", "1_Pooling/config.json", "config.json", "model.onnx", "model.onnx.json",
+    ]  # fmt: skip
     (output,) = ortkit.Session(made[0]).run({"x": np.ones((2, 8), np.float32)}).values()
     np.testing.assert_array_equal(output, np.ones((2, 8), np.float32))
     with pytest.raises(ortkit.UserError, match="is there already; name a new folder"):
@@ -82,6 +95,43 @@ def test_a_folder_is_optimized_whole(tmp_path: Path) -> None:
     with pytest.raises(ortkit.UserError, match="there is no ONNX model in it"):
         optimize_folder(tmp_path, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
+    class Unwritable:
+        def save(self, path: Path) -> None:
+            path.write_bytes(b"")
+            raise ortkit.UserError("the disk is full")
+
+    (tmp_path / "exported").mkdir()
+    write_model(tmp_path / "exported" / "model.onnx")
+    with pytest.raises(ortkit.UserError, match="the disk is full"):
+        write_folder(
+            tmp_path / "exported", tmp_path / "opt", {"model.onnx": cast(Any, Unwritable())}
+        )
+    assert [one.name for one in tmp_path.iterdir()] == ["exported"]
+    inside_a_file = tmp_path / "exported" / "model.onnx" / "opt"
+    with pytest.raises(ortkit.UserError, match=r"model\.onnx: cannot be made: "):
+        write_folder(tmp_path / "exported", inside_a_file, {})
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "CUDAExecutionProvider"])
+def test_kernels_are_those_for_the_provider(
+    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kind:
+        @staticmethod
+        def from_pretrained(_: str, **given: Any) -> Any:
+            return given
+
+    def options(path: Path, target: str) -> str:
+        return f"options for {path} on {target}"
+
+    monkeypatch.setattr(optimum, "require", lambda *_: None)
+    monkeypatch.setattr(optimum, "session_options", options)
+    asked = {} if provider.startswith("CPU") else {"provider": provider}
+    found = from_pretrained(Kind, tmp_path, subfolder="onnx", **asked)
+    assert found["session_options"] == f"options for {tmp_path}/onnx/model.onnx on {provider}"
 
 
 def test_the_command_ends_as_optimize_does(

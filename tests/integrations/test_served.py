@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 
 from ortkit.errors import MissingDependencyError, RunError, UserError
-from ortkit.integrations import ray_model
+from ortkit.integrations import ray_model, ray_serve
 from ortkit.integrations.batching import joinable
 from ortkit.integrations.packages import require
 from ortkit.integrations.ray_model import OrtkitModel
 from ortkit.integrations.served import served_session
 from tests.integrations.served_models import LOOKUP, MIXED, ROWS, expected, optimized, saved
-from tests.runtime.foreign import compile_foreign, fused_model, stated
+from tests.runtime.foreign import untrusted_model
 
 
 def test_a_server_has_the_kernels(tmp_path: Path) -> None:
@@ -30,12 +29,8 @@ def test_a_server_has_the_kernels(tmp_path: Path) -> None:
 def test_what_comes_with_a_model_trusts_no_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("ORTKIT_TRUST", raising=False)
-    (tmp_path / "elsewhere").mkdir()
-    library = compile_foreign(tmp_path / "elsewhere", mark := tmp_path / "was-loaded")
-    model = fused_model(tmp_path, stated(library))
-    shutil.copyfile(library, tmp_path / "m.ops.so")
+    model, mark = untrusted_model(tmp_path, monkeypatch)
+    library = tmp_path / "m.ops.so"
     for settings, said in (
         ({"trust": True}, "trust: is no setting of a served model"),
         ({"kernels": str(library)}, "kernels: cannot be"),
@@ -125,6 +120,22 @@ def test_a_bad_http_request_is_the_clients_fault(
     bad = {"I": [[10**30]]}, {"I": [[1], [1, 2]]}, {"I": "x"}, {}, []
     model = saved(LOOKUP, tmp_path / "m.onnx")
     assert asyncio.run(ask(model, *bad)) == [400] * len(bad)
+
+
+def test_an_application_has_room_for_a_batch_and_keeps_its_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deployment(_: object, **options: Any) -> Any:
+        return SimpleNamespace(bind=lambda *_: options)
+
+    monkeypatch.setattr(ray_serve, "require", lambda *_: SimpleNamespace(deployment=deployment))
+    model = saved(ROWS, tmp_path / "rows.onnx")
+    found = ray_serve.application(model, threads=2, ray_actor_options={"num_gpus": 1})
+    assert found["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 1}
+    assert found["max_ongoing_requests"] == 16
+    assert "max_ongoing_requests" not in ray_serve.application(model, max_batch=0)
+    asked = ray_serve.application(model, max_batch=32, max_ongoing_requests=40)
+    assert asked["max_ongoing_requests"] == 40
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:

@@ -22,7 +22,7 @@ from ortkit.errors import UserError
 from ortkit.integrations.proto_text import Enum, proto_text
 from ortkit.integrations.triton import TritonOptions, bundle
 from tests.integrations.needed import needs
-from tests.runtime.foreign import compile_foreign, fused_model, stated
+from tests.runtime.foreign import fused_model, untrusted_model
 
 ROOT = Path(__file__).parents[2]
 #: One kernel; its rows are independent in X, and B has none.
@@ -159,13 +159,7 @@ def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
 def test_a_library_from_elsewhere_is_not_bundled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("ORTKIT_TRUST", raising=False)
-    (tmp_path / "elsewhere").mkdir()
-    mark = tmp_path / "was-loaded"
-    library = compile_foreign(tmp_path / "elsewhere", mark)
-    model = fused_model(tmp_path, stated(library))
-    shutil.copyfile(library, tmp_path / "m.ops.so")
+    model, mark = untrusted_model(tmp_path, monkeypatch)
     with pytest.raises(UserError, match="was not built by this user on this machine"):
         bundle(model, tmp_path / "models")
     assert not mark.exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.kernels.metadata import EMBEDDED_KEY, LIBRARY_HASH_KEY, LIBRARY_KEY
@@ -61,6 +62,21 @@ def fused_model(folder: Path, metadata: Mapping[str, str], data: str = "") -> Pa
 def stated(library: Path, name: str = "m.ops.so") -> dict[str, str]:
     """Return metadata that name a library with its right hash."""
     return {LIBRARY_KEY: name, LIBRARY_HASH_KEY: hash_of(library)}
+
+
+def untrusted_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Write a model beside a library that this user has not built, and trust nothing.
+
+    Returns:
+        The model, and the mark that the library leaves when it is loaded.
+    """
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.delenv("ORTKIT_TRUST", raising=False)
+    (folder / "elsewhere").mkdir()
+    mark = folder / "was-loaded"
+    library = compile_foreign(folder / "elsewhere", mark)
+    shutil.copyfile(library, folder / "m.ops.so")
+    return fused_model(folder, stated(library)), mark
 
 
 def embedded(library: Path, text: str) -> dict[str, str]:

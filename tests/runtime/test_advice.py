@@ -23,6 +23,7 @@ from tests.runtime.session_models import BAD_RESHAPE, TANH, model
 
 FEEDS = {"x": np.ones((3, 4), np.float32)}
 CPU = (("CPUExecutionProvider", {}),)
+DEFAULT = SessionSettings()
 
 
 class FakeWorker:
@@ -51,13 +52,18 @@ class FakeWorker:
         return {"resident": 1, "peak_resident": 2}
 
 
-def advice(monkeypatch: pytest.MonkeyPatch, cost: Any, use: Use | None = None) -> Any:
+def advice(
+    monkeypatch: pytest.MonkeyPatch,
+    cost: Any,
+    use: Use | None = None,
+    settings: SessionSettings = DEFAULT,
+) -> Any:
     from ortkit.runtime.advice import advise as module
 
     monkeypatch.setattr(module, "Worker", lambda: FakeWorker(cost))
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.01)
     FakeWorker.loads = 0
-    plan = SessionPlan(Path("m.onnx"), providers=CPU)
+    plan = SessionPlan(Path("m.onnx"), providers=CPU, settings=settings)
     return advise(plan, Path("feeds"), use or Use(seconds=0.1))
 
 
@@ -76,6 +82,27 @@ def test_the_fastest_settings_are_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "is not surely better than 1 thread" in found.reasons[1]
     assert found.rows[0].changes == {}
     json.dumps(found.to_json())
+
+
+@pytest.mark.parametrize(
+    ("name", "poor", "good", "label"),
+    [
+        ("threads", 1, 0, "as many threads as processors"),
+        ("spinning", False, True, "spinning"),
+        ("parallel", True, False, "independent nodes in turn"),
+        ("memory_arena", False, True, "arena"),
+    ],
+)
+def test_what_the_session_has_turned_off_is_tried_too(
+    monkeypatch: pytest.MonkeyPatch, name: str, poor: object, good: object, label: str
+) -> None:
+    def cost(settings: SessionSettings, _: int) -> float:
+        return 0.01 if getattr(settings, name) == good else 0.02
+
+    given: dict[str, Any] = {name: poor}
+    found = advice(monkeypatch, cost, settings=replace(DEFAULT, **given))
+    assert found.changes == {name: good}
+    assert found.chosen.label == label
 
 
 def test_gains_of_steps_multiply(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from ortkit.verify.kernels import process
 from ortkit.verify.kernels import verdicts as kernel_verdicts
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.job import Step
+from ortkit.verify.kernels.process import Checks, Order
 from ortkit.verify.kernels.verdicts import Verdicts
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler")
@@ -63,6 +65,19 @@ FAULTS = {
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
     find_shim()
+
+
+def use_cores(cores: int, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Order]]:
+    """Let a number of cores be usable; return what each process runs, once one was started."""
+    made: list[Sequence[Order]] = []
+
+    def checks(orders: Sequence[Order], *rest: Any) -> Checks:
+        made.append(orders)
+        return Checks(orders, *rest)
+
+    monkeypatch.setattr(kernel_check, "cpu_limits", lambda: SimpleNamespace(whole=cores))
+    monkeypatch.setattr(kernel_check, "Checks", checks)
+    return made
 
 
 def check(fault: Fault, folder: Path, **options: object) -> KernelReport:
@@ -153,8 +168,15 @@ def test_a_failed_kernel_is_tried_again(tmp_path: Path) -> None:
         assert not row.is_cached
 
 
-def test_kernels_after_one_that_crashes_are_checked(tmp_path: Path) -> None:
-    """The second node has no kernel in the library: it is listed, not passed."""
+@pytest.mark.parametrize("cores", [2, 8])
+def test_kernels_after_one_that_crashes_are_checked(
+    cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second node has no kernel in the library: it is listed, not passed.
+
+    On more cores each has a process of its own.
+    """
+    made = use_cores(cores, monkeypatch)
     fault = FAULTS["crash"][0]
     library = faulty_library(fault, tmp_path / "model.opt.ops.so")
     other = signature("n", 5)
@@ -163,6 +185,7 @@ def test_kernels_after_one_that_crashes_are_checked(tmp_path: Path) -> None:
     assert report.rows[1].op_type == other.op_type
     assert [gap.what for gap in report.gaps] == ["1 kernel"]
     assert not report.gaps[0].needs_hardware
+    assert [len(each) for each in made] == ([2] if cores == 2 else [1, 1])
 
 
 def test_constants_of_zero_do_not_hide_what_is_done_with_them(tmp_path: Path) -> None:
@@ -173,6 +196,7 @@ def test_constants_of_zero_do_not_hide_what_is_done_with_them(tmp_path: Path) ->
 
 
 def test_a_kernel_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_cores(2, monkeypatch)
     monkeypatch.setattr(process, "_TIMEOUT", 5.0)
     monkeypatch.setattr(process, "_TIMEOUT_PER_KERNEL", 0.0)
     fault = Fault(begin="while (n == 2) { static volatile int spins; ++spins; }")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
 
@@ -34,7 +36,7 @@ def lower_region(
     if not scope.log.claim(PASS, region.kind, region.at, describe(region.anchor)):
         return False
     model, graph = scope.model, region.anchor.graph
-    written = {value: None for node in region.nodes for value in node.inputs if value is not None}
+    written = _read_by(region.nodes)
     identifier = (DOMAIN, signature.op_type, "")
     if identifier not in model.functions:
         model.functions[identifier] = _function(scope, signature)
@@ -58,6 +60,21 @@ def lower_region(
     for value in written:
         scope.drop_initializer(value)
     return True
+
+
+def _read_by(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
+    """Return what nodes read, and what is only read to make that of constants."""
+    found: dict[ir.Value, None] = {}
+    pending = [value for node in nodes for value in node.inputs if value is not None]
+    while pending:
+        value = pending.pop()
+        producer = value.producer()
+        if value in found:
+            continue
+        found[value] = None
+        if producer is not None and producer.op_type in ("DequantizeLinear", "Transpose"):
+            pending += [one for one in producer.inputs if one is not None]
+    return found
 
 
 def fused_name(at: str, signature: RegionSignature) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from ortkit.runtime.cpu_limits import CpuLimits, cpu_limits
 from ortkit.runtime.machine import LoadWatch
 from ortkit.runtime.opening import CPU, SessionPlan
 from ortkit.runtime.rounds import rotated
+from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.workers.worker import Worker, WorkerError
 
 #: Every row of a step has its turn in each, so that drift hits all alike.
@@ -25,8 +26,8 @@ ROUNDS = 3
 #: For so long the machine is watched before anything is measured.
 _IDLE_SECONDS = 0.5
 _Changes = Mapping[str, object]
-#: What is measured beside the best number of threads.
-_OTHERS: Sequence[_Changes] = ({"parallel": True}, {"memory_arena": False})
+#: What is measured the other way round beside the best number of threads.
+_OTHERS = ("parallel", "memory_arena")
 
 
 def _silent(stage: str) -> None:
@@ -46,7 +47,7 @@ def advise(
 
     Args:
         plan: The session as it is; each measured one is made from it, in processes of its own.
-        inputs: Of all runs: a folder of tensors, or an npz file.
+        inputs: Inputs of all runs: a folder of tensors, or an npz file.
         use: What the sessions are to do.
         progress: Called with what is being measured.
 
@@ -63,7 +64,8 @@ def advise(
     bench = _Bench(plan, inputs, use, progress)
     best, reasons, left = Measured({}, (), -1), list[str](), 1.0
     with LoadWatch() as watch:
-        for step in (_threads(limits, use, others), _OTHERS):
+        turned = [{name: not getattr(plan.settings, name)} for name in _OTHERS]
+        for step in (_threads(limits, use, others, plan.settings), turned):
             tried = [{**best.changes, **each} for each in step if not _is_set(plan, best, each)]
             if not tried:
                 continue
@@ -76,13 +78,17 @@ def advise(
     )  # fmt: skip
 
 
-def _threads(limits: CpuLimits, use: Use, others: float) -> list[_Changes]:
+def _threads(
+    limits: CpuLimits, use: Use, others: float, settings: SessionSettings
+) -> list[_Changes]:
     """Return numbers of threads worth measuring, with and without active waiting."""
     free = max(1, round(limits.whole - others))
     share = max(1, limits.whole // (use.sessions * use.callers))
     counts = {1, share, free, limits.whole, max(1, limits.whole // 2)}
-    found: list[_Changes] = [{"threads": 1}, {"spinning": False}]
-    # As many as there are processors is what ONNX Runtime does by itself.
+    found: list[_Changes] = [{"threads": 1}, {"spinning": not settings.spinning}]
+    # As many as there are processors is what ONNX Runtime does by itself, if it is not told.
+    if settings.threads:
+        found.append({"threads": 0})
     for count in sorted(counts - {1, limits.allowed}):
         found += [{"threads": count, "spinning": waits} for waits in (True, False)]
     return found
@@ -103,7 +109,7 @@ class _Bench:
     use: Use
     progress: Callable[[str], None]
     rows: list[Measured] = field(default_factory=list)
-    """The latest of each settings."""
+    """The first of each settings."""
 
     def step(
         self, best: Measured, tried: list[dict[str, object]]

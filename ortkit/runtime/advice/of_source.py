@@ -27,8 +27,8 @@ def advise_source(
 
     Args:
         source: The model.
-        settings: Of the session that is to be better.
-        feeds: Of every run, as ONNX Runtime takes them.
+        settings: Settings of the session that is to be better.
+        feeds: Inputs of every run, as ONNX Runtime takes them.
         use: What the sessions are to do.
 
     Raises:

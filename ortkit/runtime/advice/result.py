@@ -83,14 +83,16 @@ def label_of(changes: Mapping[str, object]) -> str:
         return "as the session is"
     parts = []
     if "threads" in changes:
-        count = changes["threads"]
-        parts.append("1 thread" if count == 1 else f"{count} threads")
+        count = changes["threads"] or "as many threads as processors"
+        parts.append(
+            count if isinstance(count, str) else "1 thread" if count == 1 else f"{count} threads"
+        )
     if "spinning" in changes:
         parts.append("spinning" if changes["spinning"] else "no spinning")
-    if changes.get("parallel"):
-        parts.append("independent nodes in parallel")
+    if "parallel" in changes:
+        parts.append(f"independent nodes in {'parallel' if changes['parallel'] else 'turn'}")
     if "memory_arena" in changes:
-        parts.append("no arena")
+        parts.append("arena" if changes["memory_arena"] else "no arena")
     return ", ".join(parts)
 
 

@@ -23,7 +23,7 @@ class Use:
     """Processes at a time, each with a session of its own."""
     goal: Goal = "latency"
     seconds: float = 3.0
-    """Of runs for each settings measured, over all rounds."""
+    """Time of the runs for each settings measured, over all rounds, in s."""
     timeout_seconds: float = 600.0
     """For a load, a first run or a turn."""
 

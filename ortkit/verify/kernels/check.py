@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ortkit.refusal import Refused
+from ortkit.runtime.cpu_limits import cpu_limits
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.targets import device_count, device_name
 from ortkit.temporary import TemporaryFolder
@@ -37,6 +39,8 @@ SECONDS: Mapping[Level, float] = {"quick": 2.0, "full": 300.0}
 #: Seconds of processor time that Triton's interpreter has for the sizes of one kernel that are not
 #: required (all kernels together have no more than `SECONDS`), and after which it is interrupted.
 _INTERPRETED: Mapping[Level, tuple[float, float]] = {"quick": (0.5, 6.0), "full": (20.0, 60.0)}
+#: Cores of a process: numpy's products in float64 use several.
+_CORES = 2
 _NO_LIBRARY = "there is no kernel library"
 
 
@@ -140,10 +144,29 @@ class _Check:
             return rows
         require_onnxruntime()
         with TemporaryFolder("kernels") as folder:
-            checks = Checks(wanted, self.library, self.custom_ops, folder, seconds, most_seconds)
-            for order, row in zip(wanted, checks.rows(), strict=True):
+            for order, row in self._run(wanted, folder, seconds, most_seconds):
                 rows[order.kernel.op_type] = row
                 if row.verdict == "passed":
                     self.verdicts.keep(order.kernel, order.way, asdict(row))
         self.verdicts.trim()
         return rows
+
+    def _run(
+        self, orders: Sequence[Order], folder: Path, seconds: float, most_seconds: float
+    ) -> list[tuple[Order, KernelRow]]:
+        """Run kernels, in several processes where there are cores for them."""
+        count = max(1, min(len(orders), cpu_limits().whole // _CORES))
+        parts = [orders[number::count] for number in range(count)]
+
+        def rows_of(number: int) -> list[KernelRow]:
+            own = folder / str(number)
+            own.mkdir()
+            part, share = parts[number], seconds * len(parts[number]) / len(orders)
+            return Checks(part, self.library, self.custom_ops, own, share, most_seconds).rows()
+
+        with ThreadPoolExecutor(count) as pool:
+            found = list(pool.map(rows_of, range(count)))
+        return [
+            pair for part, rows in zip(parts, found, strict=True)
+            for pair in zip(part, rows, strict=True)
+        ]  # fmt: skip

@@ -15,7 +15,7 @@ from ortkit.verify.kernels.ops_activations import (
     Softsign,
     Swish,
 )
-from ortkit.verify.kernels.ops_blocks import MatMulNBits
+from ortkit.verify.kernels.ops_blocks import MatMulNBits, QLinearAdd
 from ortkit.verify.kernels.ops_rows import (
     ArgMax,
     ArgMin,
@@ -57,6 +57,6 @@ class CastLike(OpRun):
 
 OPS: tuple[type[OpRun], ...] = (
     ArgMax, ArgMin, CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization,
-    LogSoftmax, MatMulNBits, MaxPool, Mean, Mish, RMSNormalization, ReduceLogSumExp, Sigmoid,
-    Softplus, Softsign, Sum, Swish,
+    LogSoftmax, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp,
+    Sigmoid, Softplus, Softsign, Sum, Swish,
 )  # fmt: skip

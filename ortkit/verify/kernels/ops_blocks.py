@@ -26,6 +26,19 @@ Rounding = Literal["bfloat16", "int8"]
 _ROUNDINGS: dict[int, Rounding] = {3: "bfloat16", 4: "int8"}
 
 
+class QLinearAdd(OpRun):
+    """A sum of two quantized tensors, rounded to a grid of its own."""
+
+    op_domain = MICROSOFT
+
+    def _run(self, *operands: np.ndarray) -> tuple[np.ndarray]:
+        a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = operands
+        moved = [a.astype(np.float64) - zero_a, b.astype(np.float64) - zero_b]
+        total = (moved[0] * scale_a + moved[1] * scale_b) / scale
+        info = np.iinfo(a.dtype)
+        return (np.clip(np.rint(total) + zero, info.min, info.max).astype(a.dtype),)
+
+
 class MatMulNBits(OpRun):
     """A product with a matrix of 2, 4 or 8 bits, with a scale for each block of its columns."""
 

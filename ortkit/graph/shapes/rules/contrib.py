@@ -33,6 +33,15 @@ def _matmul_integer_to_float(call: Call) -> None:
     call.out(shape=linear.matmul_shape(call, call.shape(0), call.shape(1)))
 
 
+def _quantized_gemm(call: Call) -> None:
+    """A result in float32, or in the type of A where it has a zero point of its own."""
+    is_rounded = call.inputs > 8
+    call.out(dtype=call.dtype(0) if is_rounded else FLOAT)
+    left = _swapped(call.shape(0), call.integer("transA", 0) != 0)
+    right = _swapped(call.shape(3), call.integer("transB", 0) != 0)
+    call.out(shape=linear.matmul_shape(call, left, right))
+
+
 def _dynamic_quantize_matmul(call: Call) -> None:
     call.out(dtype=call.dtype(0))
     call.out(shape=linear.matmul_shape(call, call.shape(0), call.shape(1)))
@@ -190,6 +199,7 @@ RULES: dict[str, Rule] = {
     "TransposeMatMul": _fused_matmul,
     "FusedGemm": linear.gemm,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
+    "QGemm": _quantized_gemm,
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
     "MatMulNBits": _matmul_nbits,
     "MatMulBnb4": _matmul_nbits,

@@ -1,0 +1,299 @@
+"""A product of bytes as a region's body has it: exact sums, then a chain of scales and roundings.
+
+    sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
+    sums = Add (sums, c)                   c int32 [N], optional
+    y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
+
+What follows is float32 operators, QuantizeLinear, DequantizeLinear and QLinearAdd, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+import onnx
+
+from ortkit.kernels.layouts.int8_panels import layout
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.refusal import Refused, RefusedError, needed, refusals
+
+from .body import Body
+from .epilogue import Epilogue, Operand, Step, Value, read_step
+
+MICROSOFT = "com.microsoft"
+_FLOAT = onnx.TensorProto.FLOAT
+
+
+@dataclass(frozen=True)
+class Grid:
+    """uint8 numbers q that stand for (q - zero) scale.
+
+    Args:
+        scale: The input of one float32; None for 1.
+        zero: The input of one uint8.
+    """
+
+    scale: int | None
+    zero: int
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """float32 becomes uint8: rounded to the nearest, halves to even, and saturated."""
+
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class Dequantize:
+    """uint8 becomes float32."""
+
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class AddQuantized:
+    """The sum of two uint8, as QLinearAdd of ONNX Runtime rounds it.
+
+    Args:
+        other: The number of the input that is added.
+        is_row: Whether it has one number a column, else the result's shape.
+        is_first: Whether the product is the first operand.
+        own: What the product's numbers stand for.
+        others: What those of the other operand stand for.
+        result: What those of the sum stand for.
+    """
+
+    other: int
+    is_row: bool
+    is_first: bool
+    own: Grid
+    others: Grid
+    result: Grid
+
+
+@dataclass(frozen=True)
+class Floats:
+    """Pointwise float32 operators; `rows` says which extras have one number a column."""
+
+    epilogue: Epilogue
+    rows: tuple[bool, ...]
+
+
+Stage: TypeAlias = Quantize | Dequantize | AddQuantized | Floats
+
+
+@dataclass(frozen=True)
+class Int8Form:
+    """One product of bytes; numbers are the region's inputs.
+
+    Args:
+        signature: The region's.
+        x: uint8 [..., depth].
+        zero: One uint8, which stands for 0 in x; None for 0.
+        weight: int8 panels, see `ortkit.kernels.layouts.int8_panels`.
+        added: int32 [columns], added to the sums; None if nothing is.
+        scale: float32 [columns], or one number.
+        factor: One float32 that the scale is multiplied by first; None if there is none.
+        depth: K.
+        columns: N.
+        stages: What follows.
+    """
+
+    signature: RegionSignature
+    x: int
+    zero: int | None
+    weight: int
+    added: int | None
+    scale: int
+    factor: int | None
+    depth: int
+    columns: int
+    stages: tuple[Stage, ...]
+
+    @property
+    def leading(self) -> tuple[Extent, ...]:
+        """The sizes of x but for K."""
+        return tuple(extent_of(size) for size in self.signature.inputs[self.x].shape[:-1])
+
+
+@refusals
+def read_int8(signature: RegionSignature) -> Int8Form | Refused | None:
+    """Return the region as a product of bytes; None if it is something else."""
+    body = Body(signature)
+    products = body.nodes("MatMulInteger")
+    if not products:
+        return None
+    if len(products) != 1 or len(signature.outputs) != 1:
+        return Refused("more than one product of bytes, or more than one result")
+    return _Reader(body, products[0]).read()
+
+
+class _Reader:
+    """Reads one body."""
+
+    def __init__(self, body: Body, product: onnx.NodeProto) -> None:
+        self.body, self.product, self.specs = body, product, body.signature.inputs
+        self.nodes: list[onnx.NodeProto] = [
+            n for n in body.function.node if n.op_type != "Constant"
+        ]
+        self.columns, self.shape = 0, body.signature.outputs[0].shape
+
+    def read(self) -> Int8Form:
+        """Return the form.
+
+        Raises:
+            RefusedError: It is another one.
+        """
+        x = self._input(self.product.input[0], "uint8")
+        depth, columns = self.specs[x].shape[-1:], self.shape[-1:]
+        if not depth or not columns or not isinstance(depth[0], int):
+            _fail("a product of bytes of unknown sizes")
+        if not isinstance(columns[0], int) or self.specs[x].shape[:-1] != self.shape[:-1]:
+            _fail("a product of bytes of other rows than its result has")
+        self.columns = columns[0]
+        weight = self.body.packed(self.product.input[1], layout(depth[0], columns[0]))
+        if weight is None or self.specs[weight].dtype != "int8":
+            _fail("a matrix of bytes that is not packed")
+        after, added = self._added(self.product.output[0])
+        cast = self._only(after, "Cast")
+        scaled = self._only(cast.output[0], "Mul")
+        scale, factor = self._scales(scaled.input[1])
+        stages = self._stages(scaled)
+        return Int8Form(
+            self.body.signature, x, self._zero(), weight, added, scale, factor, depth[0],
+            columns[0], stages,
+        )  # fmt: skip
+
+    def _only(self, name: str, op_type: str) -> onnx.NodeProto:
+        """Return the one reader of a value."""
+        readers: list[onnx.NodeProto] = [node for node in self.nodes if name in node.input]
+        if len(readers) != 1 or readers[0].op_type != op_type or readers[0].input[0] != name:
+            _fail(f"sums of bytes without {op_type}")
+        return readers[0]
+
+    def _input(self, name: str, dtype: str) -> int:
+        number = self.body.inputs.get(name)
+        if number is None or self.specs[number].dtype != dtype:
+            raise RefusedError(f"an operand of a product of bytes that is no {dtype}")
+        return number
+
+    def _zero(self) -> int | None:
+        if len(self.product.input) > 3 and self.product.input[3]:
+            _fail("a matrix of bytes with zero points")
+        if len(self.product.input) < 3 or not self.product.input[2]:
+            return None
+        return self._number(self.product.input[2], "uint8")
+
+    def _number(self, name: str, dtype: str) -> int:
+        """Return the input of one number."""
+        number = self._input(name, dtype)
+        if not _is_one(self.specs[number]):
+            _fail("several numbers where there should be one")
+        return number
+
+    def _added(self, name: str) -> tuple[str, int | None]:
+        adds = [n for n in self.nodes if n.op_type == "Add" and n.input[0] == name]
+        if not adds:
+            return name, None
+        number = self._input(adds[0].input[1], "int32")
+        if self.specs[number].shape != (self.columns,):
+            _fail("what is added to sums of bytes is no row")
+        return adds[0].output[0], number
+
+    def _scales(self, name: str) -> tuple[int, int | None]:
+        node = self.body.producer(name, "Mul")
+        factor = None if node is None else self._number(node.input[0], "float32")
+        scale = self._input(name if node is None else node.input[1], "float32")
+        if not _is_one(self.specs[scale]) and self.specs[scale].shape != (self.columns,):
+            _fail("scales that are not one for each column")
+        return scale, factor
+
+    def _stages(self, scaled: onnx.NodeProto) -> tuple[Stage, ...]:
+        stages: list[Stage] = []
+        current, pending = scaled.output[0], list[onnx.NodeProto]()
+        for node in self.nodes[self.nodes.index(scaled) + 1 :]:
+            if node.op_type not in ("QuantizeLinear", "DequantizeLinear", "QLinearAdd"):
+                pending.append(node)
+                continue
+            if pending:
+                stages.append(self._floats(pending, current))
+                current, pending = pending[-1].output[0], []
+            stages.append(self._rounding(node, current))
+            current = node.output[0]
+        if pending:
+            stages.append(self._floats(pending, current))
+            current = pending[-1].output[0]
+        self._check(stages)
+        if current != self.body.function.output[0]:
+            _fail("a result that is not the last step's")
+        return tuple(stages)
+
+    def _check(self, stages: Sequence[Stage]) -> None:
+        is_float = True
+        for stage in stages:
+            if is_float != isinstance(stage, Quantize | Floats):
+                _fail("a step on numbers of another type")
+            is_float = isinstance(stage, Dequantize | Floats)
+        if self.body.signature.outputs[0].dtype != ("float32" if is_float else "uint8"):
+            _fail("a result of another type")
+
+    def _rounding(self, node: onnx.NodeProto, current: str) -> Stage:
+        if node.op_type == "QLinearAdd":
+            return self._sum(node, current)
+        if node.input[0] != current:
+            _fail("a step that does not follow the one before")
+        grid = self._grid(node.input[1], node.input[2] if len(node.input) > 2 else "")
+        return Quantize(grid) if node.op_type == "QuantizeLinear" else Dequantize(grid)
+
+    def _sum(self, node: onnx.NodeProto, current: str) -> AddQuantized:
+        names = list(node.input)
+        is_first = names[0] == current
+        if not is_first and names[3] != current:
+            _fail("a sum that does not follow the step before")
+        own, others = (self._grid(*names[at : at + 2]) for at in ((1, 4) if is_first else (4, 1)))
+        number = self._input(names[3] if is_first else names[0], "uint8")
+        result = self._grid(names[6], names[7])
+        return AddQuantized(number, self._is_row(number), is_first, own, others, result)
+
+    def _grid(self, scale: str, zero: str) -> Grid:
+        constant = self.body.constant(scale)
+        if constant is not None and constant.size == 1 and constant.reshape(()) == 1.0:
+            return Grid(None, self._number(zero, "uint8"))
+        return Grid(self._number(scale, "float32"), self._number(zero, "uint8"))
+
+    def _is_row(self, number: int) -> bool:
+        shape = self.specs[number].shape
+        if shape == self.shape:
+            return False
+        ones = shape[:-1]
+        if shape[-1:] != self.shape[-1:] or len(shape) > len(self.shape) or set(ones) - {1}:
+            _fail("an operand that has neither the result's shape nor one number a column")
+        return True
+
+    def _floats(self, nodes: Sequence[onnx.NodeProto], start: str) -> Floats:
+        made = {start, *(name for node in nodes for name in node.output)}
+        extras: dict[str, int] = {}
+        for name in (name for node in nodes for name in node.input if name not in made):
+            number = self.body.inputs.get(name)
+            if number is not None and self.specs[number].dtype == "float32":
+                extras[name] = number
+        distinct = tuple(dict.fromkeys(extras.values()))
+        known: dict[str, Operand] = {start: Value(0)}
+        known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
+        steps: list[Step] = []
+        for node in nodes:
+            steps.append(needed(read_step(self.body, node, known)))
+            known[node.output[0]] = Value(len(distinct) + len(steps))
+        return Floats(Epilogue(distinct, tuple(steps)), tuple(map(self._is_row, distinct)))
+
+
+def _is_one(spec: TensorSpec) -> bool:
+    return all(size == 1 for size in spec.shape)
+
+
+def _fail(reason: str) -> NoReturn:
+    raise RefusedError(reason)

@@ -1,0 +1,146 @@
+"""The emitter with exact sums of products of bytes: int32, whatever the operands are.
+
+VNNI adds up four products in one instruction. Without it bytes become 16 bits and pairs of
+products are added up (pmaddwd), which no operands saturate: sums of two lie in 32 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortkit.targets.cpu import has_bf16
+
+from ..tile.registers import VECTOR
+from .nbits_emitter import NBitsEmitter
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+
+_PAIRS = f"uint16x{2 * VECTOR}"
+
+
+def _numbers(first: int, count: int, step: int = 1) -> str:
+    lanes = ", ".join(f"i32 {first + step * lane}" for lane in range(count))
+    return f"<{count} x i32> <{lanes}>"
+
+
+def _half(first: int) -> str:
+    """Return the lanes of two neighbours along K of 16 columns, of four that lie together."""
+    lanes = ", ".join(f"i32 {4 * (lane // 2) + first + lane % 2}" for lane in range(2 * VECTOR))
+    return f"<{2 * VECTOR} x i32> <{lanes}>"
+
+
+def _pairs(width: int, instruction: str) -> str:
+    """Return functions for pairs of 16 bits in vectors of `width` of them."""
+    half, parts = width // 2, 2 * VECTOR // width
+    lines = [
+        f"declare <{half} x i32> @{instruction}(<{width} x i16>, <{width} x i16>)",
+        "define internal <16 x i32> @ortkit_pairs(<16 x i32> %sum, <32 x i16> %a, <32 x i16> %w)"
+        " alwaysinline {",
+    ]
+    for part in range(parts):
+        lanes = _numbers(part * width, width)
+        lines += [
+            f"  %{name}{part} = shufflevector <32 x i16> %{name}, <32 x i16> poison, {lanes}"
+            for name in "aw"
+        ]
+        lines.append(
+            f"  %p{part} = call <{half} x i32> @{instruction}(<{width} x i16> %a{part},"
+            f" <{width} x i16> %w{part})"
+        )
+    whole = "%p0"
+    if parts == 2:
+        whole = "%both"
+        lines.append(
+            "  %both = shufflevector <8 x i32> %p0, <8 x i32> %p1, " + _numbers(0, VECTOR)
+        )
+    lines += [f"  %new = add <16 x i32> %sum, {whole}", "  ret <16 x i32> %new", "}"]
+    for number, name in enumerate(("first", "second")):
+        lines += [
+            f"define internal <32 x i16> @ortkit_{name}_pair(<64 x i8> %x) alwaysinline {{",
+            f"  %some = shufflevector <64 x i8> %x, <64 x i8> poison, {_half(2 * number)}",
+            "  %wide = sext <32 x i8> %some to <32 x i16>",
+            "  ret <32 x i16> %wide",
+            "}",
+        ]
+    return "\n".join([*lines, ""])
+
+
+_AVX2 = _pairs(16, "llvm.x86.avx2.pmadd.wd")
+_AVX512 = _pairs(32, "llvm.x86.avx512.pmaddw.d.512")
+_FUNCTIONS = """
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+declare <16 x float> @llvm.arithmetic.fence.v16f32(<16 x float>)
+define internal <16 x float> @ortkit_fma(<16 x float> %a, <16 x float> %b, <16 x float> %c) alwaysinline {
+  %result = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %b, <16 x float> %c)
+  ret <16 x float> %result
+}
+define internal <16 x float> @ortkit_fence(<16 x float> %x) alwaysinline {
+  %result = call <16 x float> @llvm.arithmetic.fence.v16f32(<16 x float> %x)
+  ret <16 x float> %result
+}
+"""  # noqa: E501
+
+
+@dataclass
+class Int8Emitter(NBitsEmitter):
+    """One kernel for a level of processors from AVX2 on."""
+
+    @property
+    def llvm(self) -> tuple[str, ...]:
+        """Modules of LLVM with functions that the kernel calls."""
+        pairs = _AVX512 if "-v4" in self.processor else _AVX2
+        return (*super().llvm, _FUNCTIONS, *(() if self.has_dot4 else (pairs,)))
+
+    @property
+    def has_dot4(self) -> bool:
+        """Whether four products are added up at once."""
+        return has_bf16(self.processor)
+
+    def begin_sum(self) -> Buffer:
+        """Declare the sums of 16 columns: 0."""
+        total = self.local(VECTOR, "int32")
+        self.store_row(total, self.tir.Broadcast(self.i32(0), VECTOR), 0, VECTOR)
+        return total
+
+    def add_fours(self, total: Buffer, four: Expr, weights: Expr) -> None:
+        """Add to the sums of 16 columns.
+
+        Args:
+            total: The sums.
+            four: Neighbours along K of a row, uint8, as one uint32.
+            weights: Those of 16 columns, int8 in 64 bytes.
+        """
+        new = self.dot4(self.sums(total), self.everywhere(four), weights)
+        self.store_row(total, new, 0, VECTOR)
+
+    def add_pairs(self, total: Buffer, pair: Expr, weights: Expr) -> None:
+        """Add to the sums of 16 columns.
+
+        Args:
+            total: The sums.
+            pair: Two neighbours along K of a row, in 16 bits, as one uint32.
+            weights: Those of 16 columns, 32 numbers of 16 bits.
+        """
+        both = self.tir.reinterpret(_PAIRS, self.tir.Broadcast(pair, VECTOR))
+        new = self.tir.call_extern("int32x16", "ortkit_pairs", self.sums(total), both, weights)
+        self.store_row(total, new, 0, VECTOR)
+
+    def widened(self, weights: Expr) -> list[Expr]:
+        """Return the first and second pairs of 64 bytes of int8, in 16 bits."""
+        names = "ortkit_first_pair", "ortkit_second_pair"
+        return [self.tir.call_extern(_PAIRS, name, weights) for name in names]
+
+    def sums(self, total: Buffer) -> Expr:
+        """Return the sums of 16 columns, int32."""
+        return self.row(total, 0, VECTOR)
+
+    def fused(self, a: Expr, b: Expr, c: Expr) -> Expr:
+        """Return a b + c of 16 float32, rounded once."""
+        return self.tir.call_extern("float32x16", "ortkit_fma", a, b, c)
+
+    def fenced(self, x: Expr) -> Expr:
+        """Return 16 float32 that no later operation is fused with; see `Emitter.fence`."""
+        return self.tir.call_extern("float32x16", "ortkit_fence", x)

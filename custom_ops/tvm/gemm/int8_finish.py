@@ -1,0 +1,233 @@
+"""From sums of products of bytes to results: scales, roundings, sums of bytes and float32 steps.
+
+Each operation rounds where ONNX Runtime's kernels do, so that results in uint8 are theirs to the
+bit. Products with a scale are not fused with what is added to them; QLinearAdd's are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.region.dtypes import memory_dtype
+
+from ...forms.gemm_int8 import AddQuantized, Dequantize, Floats, Grid, Int8Form, Quantize, Stage
+from ..tile.registers import VECTOR
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from .int8_emitter import Int8Emitter
+
+_FLOATS, _BYTES = f"float32x{VECTOR}", f"uint8x{VECTOR}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """16 results: where they lie in the result, how many there are, and in which vector."""
+
+    at: Expr
+    lanes: int
+    vector: int
+
+
+def _is_rounding(stage: Stage) -> bool:
+    return isinstance(stage, Quantize | AddQuantized)
+
+
+class Finisher:
+    """Finishes rows of a panel.
+
+    Args:
+        e: Where to.
+        of: What is computed.
+        buffers: The region's tensors.
+        vectors: Of a panel.
+    """
+
+    def __init__(self, e: Int8Emitter, of: Int8Form, buffers: list[Buffer], vectors: int) -> None:
+        self.e, self.of, self.buffers = e, of, buffers
+        self.vectors = vectors
+        self.starts = e.local(vectors * VECTOR, "int32")
+        self.scales = e.scratch(vectors * VECTOR)
+        self.rows = {
+            number: e.local(vectors * VECTOR, memory_dtype(of.signature.inputs[number].dtype))
+            for number in self._row_inputs()
+        }
+        self.prepared = {
+            stage: self._prepared(stage) for stage in of.stages if _is_rounding(stage)
+        }
+
+    def _row_inputs(self) -> list[int]:
+        found: list[int] = []
+        for stage in self.of.stages:
+            if isinstance(stage, AddQuantized) and stage.is_row:
+                found.append(stage.other)
+            if isinstance(stage, Floats):
+                pairs = zip(stage.epilogue.extras, stage.rows, strict=True)
+                found += [number for number, is_row in pairs if is_row]
+        return list(dict.fromkeys(found))
+
+    def open(self, column: Expr, sums: list[Buffer], lanes: int) -> None:
+        """Emit what all rows of a panel read: what their sums begin with, scales, and rows.
+
+        Args:
+            column: The panel's first.
+            sums: Those of its weights, for each vector.
+            lanes: Columns that its last vector has.
+        """
+        e, of = self.e, self.of
+        zero = e.i32(0) if of.zero is None else e.cast(self._number(of.zero), "int32")
+        zeros = e.share_row(e.tir.Broadcast(zero, VECTOR), VECTOR, "int32")
+        for vector, total in enumerate(sums):
+            width = VECTOR if vector < len(sums) - 1 else lanes
+            at = e.share(column + e.i64(vector * VECTOR))
+            start = e.tir.Broadcast(e.i32(0), VECTOR) - zeros * e.sums(total)
+            if of.added is not None:
+                start = start + self._row_of(of.added, at, width)
+            e.store_row(self.starts, start, vector * VECTOR, VECTOR)
+            e.store_row(self.scales, self._scale_of(at, width), vector * VECTOR, VECTOR)
+            for number, buffer in self.rows.items():
+                e.store_row(buffer, self._row_of(number, at, width), vector * VECTOR, VECTOR)
+
+    def _scale_of(self, at: Expr, width: int) -> Expr:
+        e, of = self.e, self.of
+        if of.signature.inputs[of.scale].shape == (of.columns,):
+            scale = self._row_of(of.scale, at, width)
+        else:
+            scale = e.tir.Broadcast(self._number(of.scale), VECTOR)
+        if of.factor is None:
+            return scale
+        return e.tir.Broadcast(self._number(of.factor), VECTOR) * scale
+
+    def _row_of(self, number: int, at: Expr, lanes: int) -> Expr:
+        """Return 16 neighbours of an input; beyond `lanes` they are 0."""
+        e, buffer = self.e, self.buffers[number]
+        if lanes == VECTOR:
+            return e.part(buffer, at, VECTOR)
+        dtype = memory_dtype(self.of.signature.inputs[number].dtype)
+        some = e.local(VECTOR, dtype)
+        e.store_row(some, e.tir.Broadcast(e.constant(0, dtype), VECTOR), 0, VECTOR)
+        with e.loop(e.i64(lanes)) as lane:
+            e.store(some, buffer[at + lane], lane)
+        return e.row(some, 0, VECTOR)
+
+    def write(self, sums: Expr, place: Place) -> None:
+        """Emit 16 results.
+
+        Args:
+            sums: int32, without what they begin with.
+            place: Where to.
+        """
+        e = self.e
+        first = place.vector * VECTOR
+        whole = e.share_row(sums + e.row(self.starts, first, VECTOR), VECTOR, "int32")
+        scaled = e.cast(whole, _FLOATS) * e.row(self.scales, first, VECTOR)
+        value = e.share_row(e.fenced(scaled), VECTOR, "float32")
+        for stage in self.of.stages:
+            value = self._stage(stage, value, place)
+        self._put(value, place)
+
+    def _stage(self, stage: Stage, value: Expr, place: Place) -> Expr:
+        """Return what a stage makes of 16 float32 or, of uint8, as many whole float32."""
+        match stage:
+            case Quantize():
+                found = self._quantized(stage, value)
+            case Dequantize(grid):
+                scale = self._all(self._scale(grid))
+                found = self.e.fenced((value - self._all(self._zero(grid))) * scale)
+            case AddQuantized():
+                found = self._sum(stage, value, place)
+            case Floats():
+                return self._floats(stage, value, place)
+        return self.e.share_row(found, VECTOR, "float32")
+
+    # ---- numbers that are inputs
+    def _number(self, number: int) -> Expr:
+        return self.buffers[number][self.e.i64(0)]
+
+    def _scale(self, grid: Grid) -> Expr:
+        return self.e.f32(1.0) if grid.scale is None else self._number(grid.scale)
+
+    def _zero(self, grid: Grid) -> Expr:
+        return self.e.cast(self._number(grid.zero), "float32")
+
+    def _all(self, number: Expr) -> Expr:
+        return self.e.tir.Broadcast(number, VECTOR)
+
+    def _prepared(self, stage: Stage) -> tuple[Expr, ...]:
+        """Return what all results of a stage are made with, computed once."""
+        e = self.e
+        if isinstance(stage, Quantize):
+            zero = e.share(self._zero(stage.grid))
+            return e.share(e.f32(0.0) - zero), e.share(e.f32(255.0) - zero), zero
+        if isinstance(stage, AddQuantized):
+            step = self._scale(stage.result)
+            grids = (stage.own, stage.others) if stage.is_first else (stage.others, stage.own)
+            ratios = [e.share(self._scale(grid) / step) for grid in grids]
+            zeros = [e.share(self._zero(grid)) for grid in grids]
+            # As MLAS's compiler rounds it: one product is fused with the sum of both.
+            second = e.fence(ratios[1] * zeros[1])
+            name = "llvm.fma"
+            both = e.tir.call_llvm_pure_intrin("float32", name, ratios[0], zeros[0], second)
+            fixed = self._zero(stage.result) - both
+            return (*ratios, e.share(fixed))
+        return ()
+
+    def _within(self, value: Expr, low: Expr, high: Expr) -> Expr:
+        """Return numbers rounded to the nearest whole ones in a range, float32."""
+        e = self.e
+        clamped = e.tir.min(e.tir.max(value, self._all(low)), self._all(high))
+        return e.cast(e.nearest(clamped), _FLOATS)
+
+    def _quantized(self, stage: Quantize, value: Expr) -> Expr:
+        low, high, zero = self.prepared[stage]
+        scale = stage.grid.scale
+        steps = value if scale is None else value / self._all(self._number(scale))
+        return self._within(steps, low, high) + self._all(zero)
+
+    def _sum(self, stage: AddQuantized, value: Expr, place: Place) -> Expr:
+        """Return the sum as MLAS adds: fma(a, A / C, fma(b, B / C, fixed)), a the first one."""
+        e, first = self.e, place.vector * VECTOR
+        if stage.is_row:
+            other = e.row(self.rows[stage.other], first, VECTOR)
+        else:
+            other = self._row_of(stage.other, place.at, place.lanes)
+        other = e.share_row(e.cast(other, _FLOATS), VECTOR, "float32")
+        ratio, ratio_of_second, fixed = self.prepared[stage]
+        a, b = (value, other) if stage.is_first else (other, value)
+        inner = e.fused(b, self._all(ratio_of_second), self._all(fixed))
+        found = e.fused(a, self._all(ratio), inner)
+        return self._within(found, e.f32(0.0), e.f32(255.0))
+
+    def _floats(self, stage: Floats, value: Expr, place: Place) -> Expr:
+        e, first = self.e, place.vector * VECTOR
+        source, sink = e.scratch(), e.scratch()
+        e.store_row(source, value, 0, VECTOR)
+        operands: list[Callable[[Expr], Expr]] = []
+        for number, is_row in zip(stage.epilogue.extras, stage.rows, strict=True):
+            some = e.scratch()
+            if is_row:
+                e.store_row(some, e.row(self.rows[number], first, VECTOR), 0, VECTOR)
+            else:
+                e.store_row(some, self._row_of(number, place.at, place.lanes), 0, VECTOR)
+            operands.append(some.__getitem__)
+        with e.vector(VECTOR) as lane:
+            extras = [operand(lane) for operand in operands]
+            e.store(sink, stage.epilogue.write(e, source[lane], extras), lane)
+        return e.row(sink, 0, VECTOR)
+
+    def _put(self, value: Expr, place: Place) -> None:
+        e = self.e
+        output = self.buffers[len(self.of.signature.inputs)]
+        is_bytes = self.of.signature.outputs[0].dtype == "uint8"
+        if is_bytes:
+            value = e.cast(e.cast(value, f"int32x{VECTOR}"), _BYTES)
+        if place.lanes == VECTOR:
+            e.put(output, place.at, value, VECTOR)
+            return
+        some = e.local(VECTOR, "uint8" if is_bytes else "float32")
+        e.store_row(some, value, 0, VECTOR)
+        with e.loop(e.i64(place.lanes)) as lane:
+            e.store(output, some[lane], place.at + lane)

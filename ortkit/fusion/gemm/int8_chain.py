@@ -1,0 +1,361 @@
+"""What follows a product of bytes, written as the body of its region.
+
+The chain goes on while one node alone reads a value: biases, activations and residuals in float32,
+QuantizeLinear and DequantizeLinear, and sums of quantized numbers. It may end after each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from ortkit.analysis.quantization import is_op
+from ortkit.fusion.gemm.int8_products import (
+    MICROSOFT,
+    Array,
+    Grid,
+    IntegerProduct,
+    dequantized,
+    grid_of,
+)
+from ortkit.fusion.regions.access import access_of, is_read_once
+from ortkit.fusion.regions.bodies import Call, is_runtime_own, standard_form
+from ortkit.fusion.regions.describe import tensor_spec
+from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
+from ortkit.fusion.regions.lower import detached_constant
+from ortkit.fusion.regions.node_writer import NodeWriter
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.search import Search
+from ortkit.fusion.regions.sizes import equal_sizes
+from ortkit.kernels.layouts.int8_panels import layout
+from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
+from ortkit.rewrite.scope import Scope
+
+KIND = "int8_product"
+#: Longest chain that is tried.
+_LONGEST = 24
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a chain may end.
+
+    Args:
+        nodes: The graph's that it computes.
+        written: How many nodes of the body there are.
+        name: Of the result in the body.
+        value: The result.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    written: int
+    name: str
+    value: ir.Value
+
+
+@dataclass
+class Chain:
+    """The body of a region in the making."""
+
+    search: Search
+    product: IntegerProduct
+    writer: NodeWriter = field(default_factory=NodeWriter)
+    inputs: dict[str, ir.Value] = field(default_factory=dict)
+    ends: list[End] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Write the product, and all that follows it."""
+        self.nodes = list(self.product.nodes)
+        self.value = self.product.end
+        self.name = self._product()
+        self.grid = self.product.grid
+        self._end()
+        while len(self.nodes) < _LONGEST and self._step():
+            self._end()
+
+    @property
+    def scope(self) -> Scope:
+        """The graph's."""
+        return self.search.scope
+
+    def region(self, end: End) -> tuple[FusedRegion, RegionSignature]:
+        """Return the region that ends somewhere, and its signature."""
+        nodes = self.writer.nodes[: end.written]
+        read = {name for node in nodes for name in node.input}
+        inputs = {name: value for name, value in self.inputs.items() if name in read}
+        function = onnx.FunctionProto(
+            name=KIND, domain=DOMAIN, input=list(inputs), output=[end.name]
+        )
+        function.node.extend(nodes)
+        function.opset_import.append(helper.make_opsetid("", self.scope.opset()))
+        if any(node.domain == MICROSOFT for node in nodes):
+            function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+        equal = equal_sizes(self.scope, end.nodes)
+        specs = tuple(tensor_spec(self.scope, one, equal) for one in inputs.values())
+        made = tensor_spec(self.scope, end.value, equal)
+        signature = RegionSignature(KIND, body_text(function), specs, (made,))
+        region = FusedRegion(KIND, end.nodes, tuple(inputs.values()), (end.value,))
+        return region, signature
+
+    # ---- the product
+    def _product(self) -> str:
+        w, one = self.writer, self.product
+        matrix = one.matrix
+        panels = self.search.constant(matrix, f"{matrix.value.name}/panels", matrix.tensor())
+        x, packed = self._input("x", one.x), self._input("w", panels)
+        given = one.zero
+        zero = self._number(np.uint8(given)) if isinstance(given, int) else self._input("z", given)
+        sums = w.op("MatMulInteger", x, w.unpacked(packed, layout(*matrix.sizes)), zero)
+        if one.added is not None:
+            sums = w.op("Add", sums, self._row("c", one.added))
+        cast = w.op("Cast", sums, to=int(ir.DataType.FLOAT))
+        scale = one.scale
+        is_static = not isinstance(scale, ir.Value)
+        rounding = self._rounding(one.end) if one.grid is None else None
+        if rounding is not None and is_static and one.bias is None:
+            # ONNX Runtime multiplies by one scale then.
+            node, grid = rounding
+            scale = np.asarray(scale / grid.scale, np.float32)
+        name = self._input("s", scale) if isinstance(scale, ir.Value) else self._row("s", scale)
+        if one.factor is not None:
+            name = w.op("Mul", self._input("f", one.factor), name)
+        scaled = w.op("Mul", cast, name)
+        if one.bias is not None:
+            scaled = w.op("Add", scaled, self._input("b", one.bias))
+        if one.grid is not None:
+            return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
+        if rounding is not None and is_static and one.bias is None:
+            node, grid = rounding
+            self.product = _rounded(one, node, grid)
+            self.nodes.append(node)
+            self.value = node.outputs[0]
+            return self._quantized(scaled, Grid(np.float32(1.0), grid.zero))
+        return scaled
+
+    # ---- what follows
+    def _step(self) -> bool:
+        """Go on by one step; False if that is not possible."""
+        if self.grid is None:
+            return self._round() or self._pointwise()
+        return self._add_rounded() or self._add_operator() or self._widen()
+
+    def _round(self) -> bool:
+        found = self._rounding(self.value)
+        if found is None:
+            return False
+        node, grid = found
+        self._go_on([node], self._quantized(self.name, grid), grid)
+        return True
+
+    def _rounding(self, value: ir.Value) -> tuple[ir.Node, Grid] | None:
+        """Return the QuantizeLinear to uint8 that alone reads a value, with its grid."""
+        node = self._reader(value)
+        if node is None or not is_op(node, "QuantizeLinear") or node.inputs[0] is not value:
+            return None
+        grid = grid_of(
+            self.scope, node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+        )
+        is_bytes = self.scope.shapes.dtype(node.outputs[0]) == ir.DataType.UINT8
+        return (node, grid) if grid is not None and is_bytes else None
+
+    def _pointwise(self) -> bool:
+        """Take in a pointwise operator on float32."""
+        node = self._reader(self.value)
+        if node is None or len(node.outputs) != 1 or access_of(node) != "elementwise":
+            return False
+        if not is_runtime_own(node) and node.op_type not in EPILOGUE_OPS:
+            return False
+        if not self._keeps_shape(node) or node.inputs.count(self.value) != 1:
+            return False
+        names = [self._operand(value) for value in node.inputs]
+        if None in names:
+            return False
+        known = [name or "" for name in names]
+        if is_runtime_own(node):
+            made = f"s{len(self.writer.nodes)}"
+            numbers = {key: each.as_float() for key, each in node.attributes.items()}
+            call = Call(tuple(known), (made,), numbers, self.writer.dtype, self.scope.opset())
+            self.writer.nodes += standard_form(node, call)
+        else:
+            attributes = {key: each.value for key, each in node.attributes.items()}
+            made = self.writer.op(node.op_type, *known, **attributes)
+        self._go_on([node], made, None)
+        return True
+
+    def _operand(self, value: ir.Value | None) -> str | None:
+        """Return the name of a pointwise operator's operand; None if kernels do not take it."""
+        if value is None:
+            return ""
+        if value is self.value:
+            return self.name
+        array = self.scope.array(value, self._columns)
+        if array is None:
+            array = self._dequantized_row(value)
+        if array is not None and array.dtype == np.float32:
+            if array.size == 1:
+                return self.writer.constant(array.reshape(()))
+            is_row = array.size == self._columns and array.shape[-1] == self._columns
+            return self._row(f"r{len(self.inputs)}", array.reshape(-1)) if is_row else None
+        if self.scope.is_constant(value) or self.scope.shapes.dtype(value) != ir.DataType.FLOAT:
+            return None
+        same = self.scope.shapes.shape(value) == self.scope.shapes.shape(self.value)
+        return self._input(f"r{len(self.inputs)}", value) if same else None
+
+    def _dequantized_row(self, value: ir.Value) -> Array | None:
+        """Return a constant of uint8 as float32, as DequantizeLinear makes it."""
+        found = dequantized(self.scope, value)
+        numbers = None if found is None else self.scope.array(found[0], self._columns)
+        if found is None or numbers is None:
+            return None
+        moved = (numbers.astype(np.int32) - found[1].zero).astype(np.float32)
+        return np.asarray(moved * found[1].scale, np.float32)
+
+    def _add_rounded(self) -> bool:
+        """Take in DequantizeLinear, Add and QuantizeLinear, which ONNX Runtime computes as one."""
+        wide = self._widening()
+        add = None if wide is None else self._reader(wide.outputs[0])
+        if wide is None or add is None or (add.domain, add.op_type) != ("", "Add"):
+            return False
+        rounding = self._rounding(add.outputs[0])
+        place = list(add.inputs).index(wide.outputs[0])
+        other = dequantized(self.scope, add.inputs[1 - place])
+        if rounding is None or other is None or not self._keeps_shape(add):
+            return False
+        return self._add([wide, add, rounding[0]], place, other, rounding[1])
+
+    def _add_operator(self) -> bool:
+        """Take in a QLinearAdd."""
+        node = self._reader(self.value)
+        if node is None or (node.domain, node.op_type) != (MICROSOFT, "QLinearAdd"):
+            return False
+        inputs = list(node.inputs)
+        place = 0 if inputs[0] is self.value else 1
+        own = grid_of(self.scope, *inputs[3 * place + 1 : 3 * place + 3])
+        at = 3 * (1 - place)
+        grid, source = grid_of(self.scope, *inputs[at + 1 : at + 3]), inputs[at]
+        result = grid_of(self.scope, *inputs[6:8]) if len(inputs) > 7 else None
+        if own != self.grid or grid is None or source is None or result is None:
+            return False
+        is_bytes = self.scope.shapes.dtype(source) == ir.DataType.UINT8
+        if not is_bytes or source is self.value or not self._keeps_shape(node):
+            return False
+        return self._add([node], place, (source, grid), result)
+
+    def _add(
+        self, nodes: list[ir.Node], place: int, other: tuple[ir.Value, Grid], result: Grid
+    ) -> bool:
+        source, grid = other
+        array = self.scope.array(source, self._columns)
+        if array is not None:
+            if array.size != self._columns or array.shape[-1] != self._columns:
+                return False
+            name = self._row(f"q{len(self.inputs)}", array.reshape(-1))
+        elif self.scope.is_constant(source):
+            return False
+        elif self.scope.shapes.shape(source) == self.scope.shapes.shape(self.value):
+            name = self._input(f"q{len(self.inputs)}", source)
+        else:
+            return False
+        assert self.grid is not None
+        grids = [self.grid, grid] if place == 0 else [grid, self.grid]
+        names = [self.name, name] if place == 0 else [name, self.name]
+        operands: list[str] = []
+        for one, of in zip(names, grids, strict=True):
+            operands += [one, *self._grid(of)]
+        made = f"t{len(self.writer.nodes)}_sum"
+        operands += self._grid(result)
+        self.writer.nodes.append(
+            helper.make_node("QLinearAdd", operands, [made], domain=MICROSOFT)
+        )
+        self._go_on(nodes, made, result)
+        return True
+
+    def _widening(self) -> ir.Node | None:
+        """Return the DequantizeLinear with the value's own grid that alone reads it."""
+        node = self._reader(self.value)
+        if node is None or not is_op(node, "DequantizeLinear"):
+            return None
+        found = dequantized(self.scope, node.outputs[0])
+        return node if found is not None and found[1] == self.grid else None
+
+    def _widen(self) -> bool:
+        """Take in a DequantizeLinear that a pointwise operator follows."""
+        node = self._widening()
+        if node is None:
+            return False
+        assert self.grid is not None
+        reader = self._reader(node.outputs[0])
+        if reader is None or access_of(reader) != "elementwise":
+            return False
+        before = self.value, self.name, self.grid, len(self.nodes), len(self.writer.nodes)
+        made = self.writer.op("DequantizeLinear", self.name, *self._grid(self.grid))
+        self._go_on([node], made, None)
+        if self._pointwise():
+            return True
+        self.value, self.name, self.grid = before[:3]
+        del self.nodes[before[3] :], self.writer.nodes[before[4] :]
+        return False
+
+    # ---- parts
+    def _reader(self, value: ir.Value) -> ir.Node | None:
+        """Return the only reader of a value, if a region may take it in."""
+        if not is_read_once(value):
+            return None
+        node = next(iter(value.uses())).node
+        is_free = node not in self.search.taken and node.graph is self.product.nodes[0].graph
+        return node if is_free else None
+
+    def _keeps_shape(self, node: ir.Node) -> bool:
+        shape = self.scope.shapes.shape(node.outputs[0])
+        return shape is not None and shape == self.scope.shapes.shape(self.value)
+
+    @property
+    def _columns(self) -> int:
+        return self.product.matrix.sizes[1]
+
+    def _go_on(self, nodes: list[ir.Node], name: str, grid: Grid | None) -> None:
+        self.nodes += nodes
+        self.value, self.name, self.grid = nodes[-1].outputs[0], name, grid
+
+    def _end(self) -> None:
+        self.ends.append(End(tuple(self.nodes), len(self.writer.nodes), self.name, self.value))
+
+    def _quantized(self, name: str, grid: Grid) -> str:
+        return self.writer.op("QuantizeLinear", name, *self._grid(grid))
+
+    def _grid(self, grid: Grid) -> tuple[str, str]:
+        is_one = grid.scale == 1.0
+        scale = self.writer.number(1.0) if is_one else self._number(grid.scale)
+        return scale, self._number(np.uint8(grid.zero))
+
+    def _number(self, number: np.generic) -> str:
+        """Return an input of one number; equal ones are not joined, so that layers are alike."""
+        key = number.dtype.name, number.tobytes()
+        held = f"{number.dtype.name}_{number.tobytes().hex()}"
+        name = f"n{len(self.inputs)}"
+        self.inputs[name] = self.search.constant(key, held, ir.tensor(number))
+        return name
+
+    def _input(self, name: str, value: ir.Value) -> str:
+        for known, other in self.inputs.items():
+            if other is value:
+                return known
+        self.inputs[name] = value
+        return name
+
+    def _row(self, name: str, array: Array) -> str:
+        tensor = ir.tensor(np.ascontiguousarray(array))
+        self.inputs[name] = detached_constant(tensor, f"{self.product.end.name}/{name}")
+        return name
+
+
+def _rounded(one: IntegerProduct, node: ir.Node, grid: Grid) -> IntegerProduct:
+    """Return a product with the QuantizeLinear that follows it."""
+    return IntegerProduct(
+        (*one.nodes, node), one.x, one.zero, one.matrix, one.added, one.scale, one.factor,
+        one.bias, node.outputs[0], grid,
+    )  # fmt: skip

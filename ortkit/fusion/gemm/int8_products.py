@@ -1,0 +1,397 @@
+"""Products of bytes in a graph, whatever tool wrote them: one value for every way of writing.
+
+MatMul or Gemm of two DequantizeLinear        QDQ format
+QLinearMatMul, com.microsoft.QGemm            QOperator format
+MatMulInteger, Cast, Mul                      dynamic quantization
+com.microsoft.MatMulIntegerToFloat            what ONNX Runtime and `--precision int8` write
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.analysis.quantization import is_op, places
+from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.lower import detached_constant
+from ortkit.graph.io.file_tensors import read_once
+from ortkit.kernels.layouts.int8_panels import layout
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+MICROSOFT = "com.microsoft"
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Grid:
+    """uint8 numbers q that stand for (q - zero) scale; both constant."""
+
+    scale: np.float32
+    zero: int
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A constant matrix of bytes, and how it is stored.
+
+    Args:
+        value: The constant.
+        is_transposed: Whether it is stored as [N, K].
+        middle: What stands for 0: 0 of int8, 128 of uint8.
+    """
+
+    value: ir.Value
+    is_transposed: bool
+    middle: int
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """K and N."""
+        tensor = self.value.const_value
+        assert tensor is not None
+        rows, columns = tensor.shape.numpy()
+        return (columns, rows) if self.is_transposed else (rows, columns)
+
+    def tensor(self) -> ir.TensorProtocol:
+        """Return the panels of int8, once they are read."""
+        shape = ir.Shape(layout(*self.sizes).shape)
+        return ir.LazyTensor(self._packed, dtype=ir.DataType.INT8, shape=shape)
+
+    def _packed(self) -> ir.TensorProtocol:
+        tensor = self.value.const_value
+        assert tensor is not None
+        array = read_once(tensor)
+        array = array.T if self.is_transposed else array
+        array = (array.astype(np.int16) - self.middle).astype(np.int8)
+        return ir.tensor(np.ascontiguousarray(layout(*self.sizes).pack(array)))
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """Sums of products of bytes, and what they are multiplied by.
+
+    Args:
+        nodes: All of them, in order; DequantizeLinear of operands are not among them.
+        x: uint8 [..., K].
+        zero: What stands for 0 in `x`: a number, or a value of one uint8.
+        matrix: The other factor.
+        added: int32 [N], added to the sums; None if nothing is.
+        scale: float32 [N] or one number: a constant, or a value.
+        factor: One float32 that a constant scale is multiplied by at run time; None if there is
+            none.
+        bias: float32 [N], added to what was scaled; None if nothing is.
+        end: The result.
+        grid: What the result's numbers stand for, if the product rounds it itself; else it is
+            float32.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    zero: int | ir.Value
+    matrix: Matrix
+    added: Array | None
+    scale: Array | ir.Value
+    factor: ir.Value | None
+    bias: ir.Value | None
+    end: ir.Value
+    grid: Grid | None = None
+
+
+def find_product(scope: Scope, node: ir.Node) -> IntegerProduct | None:
+    """Return the product of bytes that a node computes; None if it is none that kernels take."""
+    find = _FINDERS.get((node.domain, node.op_type))
+    found = None if find is None else find(_Finder(scope, node))
+    return found if found is not None and found.x.producer() is not node else None
+
+
+def grid_of(scope: Scope, scale: ir.Value | None, zero: ir.Value | None) -> Grid | None:
+    """Return the grid of one constant scale and one constant uint8."""
+    step, middle = scope.array(scale, 1), scope.array(zero, 1)
+    if step is None or step.dtype != np.float32 or not step.size:
+        return None
+    if zero is None:
+        return Grid(np.float32(step.reshape(())), 0)
+    if middle is None or middle.dtype != np.uint8 or not middle.size:
+        return None
+    return Grid(np.float32(step.reshape(())), int(middle.reshape(())))
+
+
+def dequantized(scope: Scope, value: ir.Value | None) -> tuple[ir.Value, Grid] | None:
+    """Return the uint8 that a value is made of by DequantizeLinear, and their grid."""
+    node = None if value is None else value.producer()
+    if node is None or not is_op(node, "DequantizeLinear") or node.inputs[0] is None:
+        return None
+    grid = grid_of(scope, node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
+    source = node.inputs[0]
+    is_bytes = scope.shapes.dtype(source) == ir.DataType.UINT8
+    return (source, grid) if grid is not None and is_bytes else None
+
+
+@dataclass(frozen=True)
+class _Finder:
+    """One look at a node."""
+
+    scope: Scope
+    node: ir.Node
+
+    def input(self, number: int) -> ir.Value | None:
+        return self.node.inputs[number] if number < len(self.node.inputs) else None
+
+    def flag(self, name: str) -> bool:
+        found = self.node.attributes.get(name)
+        return found is not None and bool(found.as_int())
+
+    # ---- ways of writing
+    def of_floats(self) -> IntegerProduct | None:
+        """MatMul and Gemm of what is dequantized."""
+        x = dequantized(self.scope, self.input(0))
+        weight = self._widened(self.input(1), self.flag("transB"))
+        if x is None or weight is None or self._is_scaled():
+            return None
+        (source, grid), (matrix, scales) = x, weight
+        scale = np.asarray(grid.scale * scales, np.float32)
+        added, bias = None, self.input(2) if self.node.op_type == "Gemm" else None
+        if bias is not None:
+            added = self._whole_bias(bias, scale, matrix)
+            if added is None:
+                return None
+        return self._made(source, grid.zero, matrix, scale, added=added)
+
+    def of_rounded(self) -> IntegerProduct | None:
+        """QLinearMatMul."""
+        x, zero = self.input(0), grid_of(self.scope, self.input(1), self.input(2))
+        result = grid_of(self.scope, self.input(6), self.input(7))
+        weight = self._matrix(self.input(3), self.input(5), is_transposed=False)
+        scales = self._scales(self.input(4), weight)
+        if x is None or zero is None or result is None or weight is None or scales is None:
+            return None
+        scale = np.asarray(zero.scale * scales / result.scale, np.float32)
+        return self._made(x, zero.zero, weight, scale, grid=result)
+
+    def of_rounded_gemm(self) -> IntegerProduct | None:
+        """QGemm of ONNX Runtime, whose bias is int32."""
+        x, grid = self.input(0), grid_of(self.scope, self.input(1), self.input(2))
+        weight = self._matrix(self.input(3), self.input(5), is_transposed=self.flag("transB"))
+        scales = self._scales(self.input(4), weight)
+        if x is None or grid is None or weight is None or scales is None or self._is_scaled():
+            return None
+        added, given = None, self.input(6)
+        if given is not None:
+            added = self._row(given, weight.sizes[1], np.int32)
+            if added is None:
+                return None
+        scale = np.asarray(grid.scale * scales, np.float32)
+        if self.input(7) is None:
+            return self._made(x, grid.zero, weight, scale, added=added)
+        result = grid_of(self.scope, self.input(7), self.input(8))
+        if result is None:
+            return None
+        scale = np.asarray(scale / result.scale, np.float32)
+        return self._made(x, grid.zero, weight, scale, added=added, grid=result)
+
+    def of_scaled(self) -> IntegerProduct | None:
+        """MatMulIntegerToFloat of ONNX Runtime."""
+        weight = self._matrix(self.input(1), self.input(5), is_transposed=False)
+        scales = self._scales(self.input(3), weight)
+        x, factor, zero = self.input(0), self.input(2), self._zero(self.input(4))
+        if x is None or factor is None or weight is None or scales is None or zero is None:
+            return None
+        bias, columns = self.input(6), weight.sizes[1]
+        if bias is not None and self._shape(bias) != (columns,):
+            return None
+        if (step := self.scope.array(factor, 1)) is not None:
+            scale = np.asarray(np.float32(step.reshape(())) * scales, np.float32)
+            return self._made(x, zero, weight, scale, bias=bias)
+        if not self._is_one(factor):
+            return None
+        return self._made(x, zero, weight, scales, factor=factor, bias=bias)
+
+    def of_integers(self) -> IntegerProduct | None:
+        """MatMulInteger, whose result a Cast and a Mul scale."""
+        weight = self._matrix(self.input(1), self.input(3), is_transposed=False)
+        x, zero = self.input(0), self._zero(self.input(2))
+        cast = _reader(self.node.outputs[0], "Cast")
+        scaled = None if cast is None else _reader(cast.outputs[0], "Mul")
+        if x is None or weight is None or zero is None or cast is None or scaled is None:
+            return None
+        others = [value for value in scaled.inputs if value is not cast.outputs[0]]
+        if len(others) != 1 or others[0] is None or self._dtype(scaled.outputs[0]) != _FLOAT:
+            return None
+        scale = others[0]
+        if not self._is_one(scale) and self._shape(scale) != (weight.sizes[1],):
+            return None
+        if self._shape(scaled.outputs[0]) != self._shape(self.node.outputs[0]):
+            return None
+        return self._made(x, zero, weight, scale, nodes=(self.node, cast, scaled))
+
+    # ---- parts
+    def _made(
+        self,
+        x: ir.Value,
+        zero: int | ir.Value,
+        matrix: Matrix,
+        scale: Array | ir.Value,
+        *,
+        added: Array | None = None,
+        factor: ir.Value | None = None,
+        bias: ir.Value | None = None,
+        nodes: tuple[ir.Node, ...] = (),
+        grid: Grid | None = None,
+    ) -> IntegerProduct | None:
+        shape = self._shape(x)
+        if shape is None or len(shape) < 2 or shape[-1] != matrix.sizes[0]:
+            return None
+        if self._dtype(x) != ir.DataType.UINT8 or self.scope.is_constant(x):
+            return None
+        nodes = nodes or (self.node,)
+        end = nodes[-1].outputs[0]
+        result = self._shape(end)
+        if result is None or result != (*shape[:-1], matrix.sizes[1]):
+            return None
+        return IntegerProduct(nodes, x, zero, matrix, added, scale, factor, bias, end, grid)
+
+    def _is_scaled(self) -> bool:
+        """Say whether a Gemm has factors, or a transposed first operand."""
+        factors = [self.node.attributes.get(name) for name in ("alpha", "beta")]
+        if any(one is not None and one.as_float() != 1.0 for one in factors):
+            return True
+        return self.flag("transA")
+
+    def _widened(self, value: ir.Value | None, is_transposed: bool) -> tuple[Matrix, Array] | None:
+        """Return the matrix of bytes that a factor is dequantized from, and its scales."""
+        node = None if value is None else value.producer()
+        if node is not None and (node.domain, node.op_type) == ("", "Transpose"):
+            perm = node.attributes.get("perm")
+            if perm is not None and tuple(perm.as_ints()) != (1, 0):
+                return None
+            is_transposed, value = not is_transposed, node.inputs[0]
+            node = None if value is None else value.producer()
+        if node is None or not is_op(node, "DequantizeLinear"):
+            return None
+        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        source = self._folded(node) or node.inputs[0]
+        matrix = self._matrix(source, zero, is_transposed=is_transposed)
+        scales = self._scales(node.inputs[1], matrix)
+        if matrix is None or scales is None:
+            return None
+        axis, block = places(Site(self.scope, node, ""), node)
+        if block or (scales.ndim and axis != (0 if is_transposed else 1)):
+            return None
+        return matrix, scales
+
+    def _folded(self, widening: ir.Node) -> ir.Value | None:
+        """Return the constant that QuantizeLinear in front of DequantizeLinear makes of floats."""
+        source = widening.inputs[0]
+        node = None if source is None else source.producer()
+        if node is None or not is_op(node, "QuantizeLinear") or source is None:
+            return None
+        array, scale = self.scope.array(node.inputs[0]), self.scope.array(node.inputs[1])
+        if array is None or scale is None or array.ndim != 2 or array.dtype != np.float32:
+            return None
+        axis, block = places(Site(self.scope, node, ""), node)
+        if (
+            node.inputs[1:] != widening.inputs[1:]
+            or block
+            or scale.size not in (1, array.shape[axis])
+        ):
+            return None
+        steps = scale.reshape((-1, 1) if scale.size > 1 and axis == 0 else -1)
+        dtype = self._dtype(source)
+        if dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+            return None
+        # Other zero points are refused later.
+        least, middle = (-128, 0) if dtype == ir.DataType.INT8 else (0, 128)
+        whole = np.clip(np.rint(array / steps) + middle, least, least + 255)
+        return detached_constant(ir.tensor(whole.astype(dtype.numpy())), f"{source.name}/folded")
+
+    def _matrix(
+        self, value: ir.Value | None, zero: ir.Value | None, *, is_transposed: bool
+    ) -> Matrix | None:
+        if value is None or value.const_value is None:
+            return None
+        if value.graph is not None and not self.scope.is_constant(value):
+            return None
+        if len(value.const_value.shape) != 2 or 0 in value.const_value.shape.numpy():
+            return None
+        dtype = value.const_value.dtype
+        if dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+            return None
+        middle = 0 if dtype == ir.DataType.INT8 else 128
+        given = np.zeros(1) if zero is None else self.scope.array(zero)
+        if given is None or (given.astype(np.int16) != middle).any():
+            return None
+        return Matrix(value, is_transposed, middle)
+
+    def _scales(self, value: ir.Value | None, matrix: Matrix | None) -> Array | None:
+        """Return constant scales, one number or one for each column."""
+        array = self.scope.array(value)
+        if array is None or matrix is None or array.dtype != np.float32:
+            return None
+        if array.size == 1:
+            return array.reshape(())
+        return array.reshape(-1) if array.size == matrix.sizes[1] else None
+
+    def _whole_bias(self, value: ir.Value, scale: Array, matrix: Matrix) -> Array | None:
+        """Return a bias in int32, if its scale is that of the sums."""
+        node = value.producer()
+        if node is None or not is_op(node, "DequantizeLinear"):
+            return None
+        steps, columns = self.scope.array(node.inputs[1]), matrix.sizes[1]
+        zero = self.scope.array(node.inputs[2]) if len(node.inputs) > 2 else None
+        if steps is None or steps.size not in (1, columns) or (zero is not None and zero.any()):
+            return None
+        wanted = np.broadcast_to(scale, (columns,))
+        if not np.allclose(np.broadcast_to(steps.reshape(-1), (columns,)), wanted, rtol=1e-5):
+            return None
+        return self._row(node.inputs[0], columns, np.int32)
+
+    def _row(self, value: ir.Value | None, columns: int, dtype: type) -> Array | None:
+        array = self.scope.array(value, columns)
+        if array is None or array.dtype != dtype or array.size != columns:
+            return None
+        return array.reshape(-1) if array.shape[-1] == columns else None
+
+    def _zero(self, value: ir.Value | None) -> int | ir.Value | None:
+        """Return a zero point of one uint8: its number, or what gives it."""
+        if value is None:
+            return 0
+        array = self.scope.array(value, 1)
+        if array is not None:
+            return int(array.reshape(())) if array.dtype == np.uint8 and array.size else None
+        return value if self._is_one(value) and not self.scope.is_constant(value) else None
+
+    def _is_one(self, value: ir.Value) -> bool:
+        shape = self._shape(value)
+        return shape is not None and all(size == 1 for size in shape) and len(shape) < 2
+
+    def _shape(self, value: ir.Value) -> tuple[object, ...] | None:
+        shape = self.scope.shapes.shape(value)
+        return None if shape is None else tuple(shape)
+
+    def _dtype(self, value: ir.Value) -> ir.DataType | None:
+        return self.scope.shapes.dtype(value)
+
+
+_FLOAT = ir.DataType.FLOAT
+
+
+def _reader(value: ir.Value, op_type: str) -> ir.Node | None:
+    """Return the only reader of a value, if it is of this operator."""
+    if not is_read_once(value):
+        return None
+    node = next(iter(value.uses())).node
+    return node if (node.domain, node.op_type) == ("", op_type) else None
+
+
+_FINDERS: Mapping[tuple[str, str], Callable[[_Finder], IntegerProduct | None]] = {
+    ("", "MatMul"): _Finder.of_floats,
+    ("", "Gemm"): _Finder.of_floats,
+    ("", "QLinearMatMul"): _Finder.of_rounded,
+    ("", "MatMulInteger"): _Finder.of_integers,
+    (MICROSOFT, "QGemm"): _Finder.of_rounded_gemm,
+    (MICROSOFT, "MatMulIntegerToFloat"): _Finder.of_scaled,
+}

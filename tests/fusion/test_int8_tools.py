@@ -1,0 +1,133 @@
+"""Quantized models as different tools write them run on kernels, with ONNX Runtime's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+import ortkit
+from ortkit.targets import cpu
+
+ROWS, DEPTH, COLUMNS = 6, 64, 48
+
+pytestmark = pytest.mark.skipif(
+    cpu.machine() != "x86-64" or not cpu.runs_here("x86-64-v3") or cpu.runs_here("x86-64-v4-amx"),
+    reason="kernels of bytes are for AVX2 and VNNI",
+)
+
+
+def floats(*shape: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def model_of(nodes: list[onnx.NodeProto], held: dict[str, np.ndarray]) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, ["n", DEPTH])],
+        [helper.make_tensor_value_info("y", 1, ["n", COLUMNS])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+class _Reader:
+    """What quantize_static calibrates on."""
+
+    def __init__(self) -> None:
+        self.sets = iter([{"x": floats(ROWS, DEPTH, seed=3)}])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self.sets, None)
+
+
+def float_model() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Add", ["m", "b"], ["y"]),
+    ]  # fmt: skip
+    return model_of(nodes, {"w": floats(DEPTH, COLUMNS, seed=1), "b": floats(COLUMNS, seed=2)})
+
+
+def onnx_runtime(folder: Path, kind: str) -> onnx.ModelProto:
+    """The quantizer of ONNX Runtime itself."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+
+    source, target = folder / "float.onnx", folder / "quantized.onnx"
+    onnx.save(float_model(), source)
+    if kind == "dynamic":
+        quantize_dynamic(source, target, per_channel=True, weight_type=QuantType.QInt8)
+    else:
+        quantize_static(
+            source, target, _Reader(), quant_format=getattr(QuantFormat, kind), per_channel=True,
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        )  # fmt: skip
+    return onnx.load(target)
+
+
+def weights_in_float(_: Path) -> onnx.ModelProto:
+    """NNCF and ModelOpt: the weight is float32, and QuantizeLinear stands in front of it."""
+    scales = np.full(COLUMNS, 0.02, np.float32)
+    held = {
+        "w": floats(DEPTH, COLUMNS, seed=1), "ws": scales, "wz": np.zeros(COLUMNS, np.int8),
+        "xs": np.float32(0.03), "xz": np.uint8(120), "ys": np.float32(0.2), "yz": np.uint8(128),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xf"]),
+        helper.make_node("QuantizeLinear", ["w", "ws", "wz"], ["wq"], axis=1),
+        helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], ["wf"], axis=1),
+        helper.make_node("MatMul", ["xf", "wf"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "ys", "yz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "ys", "yz"], ["y"]),
+    ]
+    return model_of(nodes, held)
+
+
+def symmetric(_: Path) -> onnx.ModelProto:
+    """ModelOpt and NNCF for GPUs: int8 around 0, a weight that a Transpose turns."""
+    random = np.random.default_rng(1)
+    held = {
+        "w": random.integers(-127, 128, (COLUMNS, DEPTH), dtype=np.int8),
+        "ws": np.full(COLUMNS, 0.02, np.float32), "wz": np.zeros(COLUMNS, np.int8),
+        "xs": np.float32(0.03), "z": np.int8(0), "ys": np.float32(0.2),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "z"], ["xf"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0),
+        helper.make_node("Transpose", ["wf"], ["wt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["xf", "wt"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "ys", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "ys", "z"], ["y"]),
+    ]
+    return model_of(nodes, held)
+
+
+def named(make: Callable[[Path, str], onnx.ModelProto], kind: str) -> object:
+    return pytest.param(lambda folder: make(folder, kind), id=f"onnxruntime {kind}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        named(onnx_runtime, "QDQ"), named(onnx_runtime, "QOperator"),
+        named(onnx_runtime, "dynamic"), weights_in_float, symmetric,
+    ],
+)  # fmt: skip
+def test_runs_on_a_kernel_with_the_same_numbers(
+    make: Callable[[Path], onnx.ModelProto], tmp_path: Path
+) -> None:
+    source = make(tmp_path)
+    made = ortkit.optimize(source, ortkit.OptimizeOptions(verify=False, check_load=False))
+    assert any("int8_product" in (one.emitted_as or "") for one in made.report.regions)
+    made.save(tmp_path / "made.onnx")
+    feeds = {"x": floats(ROWS, DEPTH, seed=7)}
+    before = ort.InferenceSession(
+        source.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, feeds)[0]
+    after = ortkit.Session(tmp_path / "made.onnx").run(feeds)
+    np.testing.assert_array_equal(next(iter(after.values())), before)
