@@ -123,9 +123,9 @@ def from_pretrained(
         fix = "call kind.from_pretrained with ortkit.session_options(model)"
         raise UserError("are made here", where="session_options", fix=fix)
     path = Path(folder) / given.get("subfolder", "") / file_name
-    provider = given.get("provider", "CPUExecutionProvider")
+    target = given.get("providers") or given.get("provider", "CPUExecutionProvider")
     return kind.from_pretrained(
-        str(folder), file_name=file_name, session_options=session_options(path, target=provider),
+        str(folder), file_name=file_name, session_options=session_options(path, target=target),
         **given,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ortkit.errors import UserError
-from ortkit.temporary import TemporaryFolder
+from ortkit.temporary import TemporaryFolder, tools_in
 
 _SECONDS = 600.0
 #: What pip says where it reaches no index.
@@ -59,6 +59,7 @@ def _install(requirement: str, target: Path) -> None:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL,
+            env=tools_in(target.parent),
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:

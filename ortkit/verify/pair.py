@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ortkit.graph.io.open import open_model
 from ortkit.verify.fixed_batch import verifier_of
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.user_tolerance import UserTolerance
@@ -46,6 +47,7 @@ def verify_models(
         memory_mib=memory_mib,
         tolerance=tolerance,
         is_usual=is_usual,
+        candidate=candidate if isinstance(candidate, ir.Model) else open_model(candidate),
     ) as verifier:
         return verifier.check(
             candidate, library=library, refusal=refusal, computed_in=computed_in, stated=stated

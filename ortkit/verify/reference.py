@@ -70,6 +70,8 @@ class Request:
     """What the user allows a candidate, and expected outputs, to be off."""
     is_usual: bool = False
     """Whether the sets of a covering design have usual numbers only, as for lower precision."""
+    candidate: ir.Model | None = None
+    """A model that will be compared, if it is known: lengths that it names are tried too."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ def _input_sets(request: Request) -> InputSets:
         plans = usual_plans(maker, request.model, samples, seed)
     else:
         plans = maker.covering(samples, seed)
-        long = long_plan(maker, request.model, seed + len(plans))
+        long = long_plan(maker, request.model, seed + len(plans), request.candidate)
         plans = plans if long is None else (*plans, long)
     return InputSets.made(maker, plans, seed, request.most_sets)
 

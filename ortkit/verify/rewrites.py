@@ -35,6 +35,7 @@ from ortkit.verify.inputs.guard_coverage import (
     probe_names,
     read_coverage,
 )
+from ortkit.verify.inputs.tables import different_tables
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
@@ -137,6 +138,8 @@ class RewriteStage:
         names = self._shared(wide, own)
         if drawn := self._drawn_otherwise(wide, names):
             return RewriteCheck(wrong=drawn)
+        if tables := self._other_tables(wide, names, keeps_names):
+            return RewriteCheck(wrong=tables)
         found = self._compared(wide, names, folder / "all")
         if not found.problem and (keeps_names or not found.wrong):
             return replace(found, guards=self._guards)
@@ -163,6 +166,18 @@ class RewriteStage:
                 kind = str(self._shapes.dtype(self._values[name]))
                 found.append(OutputComparison(name, kind, math.inf, 0.0, (), False, 0, reason))
         return tuple(found)
+
+    def _other_tables(
+        self, wide: ir.Model, names: Sequence[str], keeps_names: bool
+    ) -> tuple[OutputComparison, ...]:
+        """Return the values that are read from a table whose rows are not the original's."""
+        if self._allowance != DEFAULT:
+            return ()  # its constants are rounded
+        found = tuple(different_tables(self._values, computed_values(wide), names, LIMITS))
+        if not found or keeps_names:
+            return found
+        certain = align(self._original, wide).values
+        return tuple(each for each in found if each.name in certain)
 
     def _compared(self, wide: ir.Model, names: Sequence[str], folder: Path) -> RewriteCheck:
         """Compare the values named, each computed from the others; as many at a time as fit."""

@@ -68,6 +68,7 @@ class Verifier:
         most_sets: int | None = None,
         is_usual: bool = False,
         budget: Budget | None = None,
+        candidate: ir.Model | None = None,
     ) -> None:
         """Say what to verify against.
 
@@ -87,6 +88,7 @@ class Verifier:
             most_sets: The number of input sets of a covering design at most.
             is_usual: Whether these have usual numbers only, as for candidates in lower precision.
             budget: What is left of another verification's time, instead of `seconds`.
+            candidate: What will be judged, if it is known: input sets meet its lengths too.
         """
         if samples is not None and samples < 1:
             raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
@@ -112,6 +114,7 @@ class Verifier:
             most_sets=most_sets,
             is_usual=is_usual,
             budget=budget,
+            candidate=candidate,
         )
         self._shares_time = budget is not None
         self._state: Reference | Refused = Refused("the verifier was not entered")

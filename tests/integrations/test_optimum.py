@@ -115,23 +115,29 @@ def test_a_folder_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
         write_folder(tmp_path / "exported", inside_a_file, {})
 
 
-@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "CUDAExecutionProvider"])
+@pytest.mark.parametrize(
+    ("asked", "target"),
+    [
+        ({}, "CPUExecutionProvider"),
+        ({"provider": "CUDAExecutionProvider"}, "CUDAExecutionProvider"),
+        ({"providers": ["CUDAExecutionProvider"]}, ["CUDAExecutionProvider"]),
+    ],
+)
 def test_kernels_are_those_for_the_provider(
-    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], target: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Kind:
         @staticmethod
         def from_pretrained(_: str, **given: Any) -> Any:
             return given
 
-    def options(path: Path, target: str) -> str:
+    def options(path: Path, target: object) -> str:
         return f"options for {path} on {target}"
 
     monkeypatch.setattr(optimum, "require", lambda *_: None)
     monkeypatch.setattr(optimum, "session_options", options)
-    asked = {} if provider.startswith("CPU") else {"provider": provider}
     found = from_pretrained(Kind, tmp_path, subfolder="onnx", **asked)
-    assert found["session_options"] == f"options for {tmp_path}/onnx/model.onnx on {provider}"
+    assert found["session_options"] == f"options for {tmp_path}/onnx/model.onnx on {target}"
 
 
 def test_the_command_ends_as_optimize_does(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ortkit.kernels.region.axes import Axis, extent_of_axes
-from ortkit.kernels.region.indices import Index, Where, index_of
+from ortkit.kernels.region.indices import Index, Where
 from ortkit.kernels.sizes import Extent, product
 from ortkit.kernels.triton.configs import Config
 from ortkit.kernels.triton.emit import Emitter
@@ -144,9 +144,9 @@ class Places:
     def _longest_run(self, owned: Sequence[Axis], where: Where) -> tuple[int, Place]:
         """Return how many of the axes are counted as one, and where they stand."""
         first = owned[0]
-        group = next((group for group in self.groups if first in group.axes), None)
-        if first in where or group is None:
-            return 1, self.position(index_of(where, first))
+        if first in where:
+            return 1, self.position(where[first])
+        group = next(group for group in self.groups if first in group.axes)
         start = group.axes.index(first)
         count = 1
         while (

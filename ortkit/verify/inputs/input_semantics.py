@@ -36,6 +36,9 @@ class InputUse:
     is_counted_with: bool = False
     """Whether integers are no size, index or choice: only what is computed of them comes out."""
 
+    ignored: int | None = None
+    """An index that a loss leaves out, whatever its bounds."""
+
     @property
     def takes_negative(self) -> bool:
         """Whether indices may be negative, as far as their smallest is known."""
@@ -130,6 +133,7 @@ def input_use(value: ir.Value, model: ir.Model) -> InputUse:
             tuple(bound for each in indexed for bound in each.bounds),
             max(each.shift for each in indexed),
             all(each.counts_back for each in found),
+            ignored=next((each.ignored for each in indexed if each.ignored is not None), None),
         )
         return replace(use, meaning=named) if named in ("position", "length") else use
     for each in found:
@@ -244,7 +248,9 @@ def _use(
             axis = node.attributes.get_int(attribute, default) if attribute else default
             counts_back = not node.domain and node.op_type in _COUNTING_BACK
             size = _axis_size(node.inputs[data], axis, arguments)
-            return InputUse("index", size, counts_back=counts_back)
+            ignores = "ignore_index" in node.attributes
+            ignored = node.attributes.get_int("ignore_index", 0) if ignores else None
+            return InputUse("index", size, counts_back=counts_back, ignored=ignored)
     if node.op_type == "OneHot" and index == 0:
         return InputUse("index", _constant_bound(node.inputs[1]), counts_back=True)
     if (node.op_type, index) in _TIMED:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.constants import constant_array
 from ortkit.graph.inline import inline_functions
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.operators import where
 from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.input_semantics import input_use
@@ -43,13 +44,16 @@ _TABLES = {
 }
 
 
-def long_plan(maker: FeedMaker, model: ir.Model, seed: int) -> Plan | None:
+def long_plan(
+    maker: FeedMaker, model: ir.Model, seed: int, candidate: ir.Model | None = None
+) -> Plan | None:
     """Plan a set beyond the largest limit that takes no more than a part of a second to reach.
 
     Args:
         maker: Of the model.
         model: Read, not changed.
         seed: Decides the numbers.
+        candidate: A model that is compared with it and may have limits of its own.
 
     Returns:
         None where no length is free, no limit is beyond the usual lengths, or all cost too much.
@@ -57,23 +61,30 @@ def long_plan(maker: FeedMaker, model: ir.Model, seed: int) -> Plan | None:
     names = maker.pasts or maker.lengths
     if not names or maker.is_heavy:
         return None
-    if model.functions:
-        model = model.clone()
-        inline_functions(model)
+    model = _inlined(model)
     plans = maker.covering("quick", seed)
     usual = max(plan.sizes.get(name, 0) for plan in plans for name in names)
     short = maker.completed(maker.sized(dict.fromkeys(maker.batches, 1)))
     new = (short.new or 0) if maker.pasts else 0
-    wanted = {size for size in _lengths(model, new) if usual < size <= _MOST_LENGTH}
+    sizes = [*_lengths(model, new), *(() if candidate is None else _lengths(candidate, new))]
+    wanted = {size for size in sizes if usual < size <= _MOST_LENGTH}
     for size in sorted(wanted, reverse=True):
-        sizes = {**short.sizes, **dict.fromkeys(names, size)}
-        plan = maker.completed(Plan(sizes, seed))
+        numbers = {**short.sizes, **dict.fromkeys(names, size)}
+        plan = maker.completed(Plan(numbers, seed))
         if elements_of(maker.shapes, plan.sizes) > AIMED_ELEMENTS:
             continue
         cost = model_cost(model, plan.sizes)
         if cost.flops <= _MOST_OPERATIONS and cost.bytes <= _MOST_BYTES:
             return styled(replace(plan, past=None, new=None), Style("normal", "holes", edges=True))
     return None
+
+
+def _inlined(model: ir.Model) -> ir.Model:
+    if not model.functions:
+        return model
+    copy = model.clone()
+    inline_functions(copy)
+    return copy
 
 
 def length_tests(model: ir.Model) -> dict[ir.Node, int]:
@@ -103,9 +114,12 @@ def _lengths(model: ir.Model, new: int) -> Iterator[int]:
     """Yield lengths at which all of a limit is met.
 
     Args:
-        model: Its functions are inlined.
+        model: Not changed.
         new: Positions that follow those.
     """
+    model = _inlined(model)
+    for end in _ends(model):
+        yield end + _BEYOND
     for limit in length_tests(model).values():
         yield limit + _BEYOND
     counts = _counts(model)
@@ -120,6 +134,25 @@ def _lengths(model: ir.Model, new: int) -> Iterator[int]:
             rows = _rows(value)
             # Some models count positions from 2 on.
             yield rows - 2 - new
+
+
+def _ends(model: ir.Model) -> Iterator[int]:
+    """Yield where slices of axes without a number end, if that is beyond the usual lengths."""
+    shapes: Shapes | None = None
+    for node in model.graph:
+        if node.domain or node.op_type != "Slice" or len(node.inputs) < 3:
+            continue
+        data, _, given, *rest = node.inputs
+        ends = constant_array(given, limit=16) if given is not None else None
+        if data is None or ends is None or not (LONGEST < ends.max(initial=0) <= _MOST_LENGTH):
+            continue
+        shapes = Shapes.infer(model) if shapes is None else shapes
+        axes = constant_array(rest[0], limit=16) if rest and rest[0] is not None else None
+        shape = shapes.shape(data)
+        for at, end in enumerate(ends.reshape(-1).tolist()):
+            axis = at if axes is None else int(axes.reshape(-1)[at])
+            if LONGEST < end <= _MOST_LENGTH and shape and not isinstance(shape[axis], int):
+                yield end
 
 
 def _rows(value: ir.Value | None) -> int:

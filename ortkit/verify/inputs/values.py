@@ -174,6 +174,8 @@ def _meant(
     match use.meaning:
         case "index":
             made = _indices(_limit(use, plan), shape, plan, random, guards)
+            if use.ignored is not None:
+                made = _sprinkled(made, [use.ignored], plan, random)
             counts_back = use.counts_back and use.bounds and not use.shift
             return (
                 _counted_back(made, _limit(use, plan)) if counts_back and plan.backwards else made

@@ -24,6 +24,8 @@ _SERIES = [
         )
     ),
 ]
+#: Below it 1 + erf is 0 in float64, too.
+_ERFC_END = -27.3
 #: Elements at a time: what is computed of them stays in a cache.
 _BLOCK = 1 << 14
 
@@ -54,7 +56,7 @@ def _softplus(x: np.ndarray) -> np.ndarray:
 def _one_plus_erf64(x: np.ndarray) -> np.ndarray:
     """Return 1 + erf(x), also where the two cancel: below -6 their sum is 0 in float64."""
     found = np.asarray(1.0 + _erf64(x))
-    cancels = np.isfinite(x) & (x < -2.0)
+    cancels = (x > _ERFC_END) & (x < -2.0)
     found[cancels] = [math.erfc(-each) for each in x[cancels]]
     return found
 

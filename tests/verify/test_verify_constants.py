@@ -1,0 +1,70 @@
+"""What only the constants of a model lead to: rows of tables, lengths that it names, labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from small_models import model, random_weights
+
+from ortkit.verify.pair import verify_models
+from ortkit.verify.verifier import Verifier
+
+F = np.float32
+TABLE = random_weights(30_000, 8)
+
+
+def embedding(table: np.ndarray) -> ir.Model:
+    text = "g (int64[n, s] ids) => (float[n, s, 8] y) { e = Gather(w, ids) y = Tanh(e) }"
+    return model(text, {"w": table})
+
+
+@pytest.mark.parametrize("row", [12_345, 29_998])
+@pytest.mark.parametrize("keeps_names", [True, False])
+def test_one_wrong_row_of_a_table_is_found(row: int, keeps_names: bool) -> None:
+    other = TABLE.copy()
+    other[row, 2] += 0.01
+    with Verifier(embedding(TABLE)) as verifier:
+        found = verifier.check(embedding(other), keeps_names=keeps_names)
+        assert found.verdict == "no"
+        assert f"near row {row} of its table" in found.reason
+        assert verifier.check(embedding(TABLE.copy())).verdict == "yes"
+
+
+def test_rows_of_a_table_may_be_off_by_roundings() -> None:
+    other = TABLE * F(1 + 2.0**-22)
+    assert not np.array_equal(other, TABLE)
+    assert verify_models(embedding(TABLE), embedding(other)).verdict == "yes"
+
+
+X = "g (float[n, s, 4] x) => (float[n, s, 4] y)"
+SIZES = {
+    "zero": np.array([0]), "end": np.array([4096]), "one": np.array(1), "axis": np.array([1]),
+    "nothing": np.array(0), "limit": np.array(256), "none": F(0),
+}  # fmt: skip
+BEYOND = {
+    "a slice of 4,096": "p = Slice(x, zero, end, axis) y = Tanh(p)",
+    "a mask beyond 256": (
+        "h = Shape(x) n = Gather(h, one) r = Range(nothing, n, one) c = Less(r, limit)"
+        " u = Unsqueeze(c, minus) m = Where(u, x, none) y = Tanh(m)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_limit_on_lengths_that_only_the_candidate_has_is_found(name: str) -> None:
+    weights = {key: each for key, each in SIZES.items() if key in BEYOND[name]}
+    weights |= {"minus": np.array([-1])} if "minus" in BEYOND[name] else {}
+    original, candidate = (
+        model(f"{X} {{ y = Tanh(x) }}", {}),
+        model(f"{X} {{ {BEYOND[name]} }}", weights),
+    )
+    assert verify_models(original, candidate).verdict == "no"
+
+
+def test_labels_that_a_loss_ignores_are_among_those_made() -> None:
+    inputs = "float[n, 5, d] x, int64[n, d] t"
+    text = f"g ({inputs}) => (float y) {{{{ y = SoftmaxCrossEntropyLoss{{}}(x, t) }}}}"
+    original = model(text.format("<ignore_index = -100>"))
+    assert verify_models(original, original).verdict == "yes"
+    assert verify_models(original, model(text.format(""))).verdict == "no"
