@@ -168,7 +168,7 @@ def test_a_result_that_loads_with_no_rewrite_either_is_not_written(
 ) -> None:
     """As if saving itself were broken."""
 
-    def save_wrongly(model: object, path: Path) -> None:
+    def save_wrongly(model: object, path: Path, **_: object) -> None:
         save(
             path.parent,
             TEXT.replace("Abs(b)", "own.Abs(b)").replace('"" : 20', '"" : 20, "own" : 1'),
