@@ -87,7 +87,7 @@ def integer_ops(path: Path, folder: Path) -> Counter[str]:
 @pytest.mark.parametrize("level", range(4))
 def test_groups_stay_whole(quantized: Path, level: int, tmp_path: Path) -> None:
     before = onnx.load(quantized)
-    result = optimize(quantized, OptimizeOptions(level=level, samples=1))
+    result = optimize(quantized, OptimizeOptions(level=level, samples=1, kernels="off"))
     assert result.report.verification is not None
     assert result.report.verification.verdict == "yes", result.report.verification.reason
     assert result.report.rolled_back == ()
@@ -101,6 +101,19 @@ def test_groups_stay_whole(quantized: Path, level: int, tmp_path: Path) -> None:
         assert found[op] == wanted[op], op
     for op in QDQ:
         assert found[op] <= wanted[op], op
+
+
+def test_kernels_take_whole_groups(quantized: Path, tmp_path: Path) -> None:
+    before = groups(onnx.load(quantized))
+    result = optimize(quantized, OptimizeOptions(samples=1))
+    assert result.report.verification is not None
+    assert result.report.verification.verdict == "yes", result.report.verification.reason
+    result.save(tmp_path / "after.onnx")
+    after = groups(onnx.load(tmp_path / "after.onnx"))
+    # What a kernel leaves of a group would be an operator with fewer dequantized inputs.
+    for key in after:
+        if onnx.defs.has(key[0]):
+            assert after[key] <= before[key], key
 
 
 def whole(found: Counter[tuple[str, int, bool]]) -> dict[tuple[str, int, bool], int]:
