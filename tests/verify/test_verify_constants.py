@@ -31,6 +31,15 @@ def test_one_wrong_row_of_a_table_is_found(row: int, keeps_names: bool) -> None:
         assert verifier.check(embedding(TABLE.copy())).verdict == "yes"
 
 
+def test_rows_in_another_order_with_their_indices_are_no_fault() -> None:
+    order = np.random.default_rng(0).permutation(len(TABLE))
+    place = np.argsort(order)
+    nodes = "i = Gather(p, ids) e = Gather(w, i) y = Tanh(e)"
+    text = f"g (int64[n, s] ids) => (float[n, s, 8] y) {{ {nodes} }}"
+    other = model(text, {"w": TABLE[order], "p": place})
+    assert verify_models(embedding(TABLE), other).verdict == "yes"
+
+
 def test_rows_of_a_table_may_be_off_by_roundings() -> None:
     other = TABLE * F(1 + 2.0**-22)
     assert not np.array_equal(other, TABLE)
