@@ -165,6 +165,17 @@ def test_what_is_a_product_of_bytes(change: dict[str, np.ndarray], is_region: bo
     assert any(products) == is_region
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "is_taken"), [(15, 768, False), (16, 768, True), (1, 64, True)]
+)
+def test_few_rows_of_many_weights_are_left_to_onnx_runtime(
+    rows: int, columns: int, is_taken: bool
+) -> None:
+    candidate = found(MODELS["qdq"](Net(rows, 768, columns)), HERE[-1])
+    assert (candidate.signature is not None) == is_taken
+    assert ("fewer than 16 rows" in candidate.reason) != is_taken
+
+
 def test_amx_is_left_to_onnx_runtime() -> None:
     signature = found(MODELS["qdq"](Net()), HERE[-1]).signature
     assert signature is not None
