@@ -59,7 +59,7 @@ def bound(made: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> Callable[
 
 
 def quantized(path: str, m: int, k: int, n: int) -> dict[str, Callable[[], object]]:
-    """Return products of bytes: ours, ONNX Runtime's, torch's."""
+    """Return int8 matrix products: ours, ONNX Runtime's, torch's."""
     draw = np.random.default_rng(0)
     x, zero = draw.integers(0, 256, (m, k)).astype(np.uint8), np.array(7, np.uint8)
     w = draw.integers(-128, 128, (k, n)).astype(np.int8)

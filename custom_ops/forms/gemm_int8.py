@@ -1,4 +1,4 @@
-"""A product of bytes as a region's body has it: exact sums, then a chain of scales and roundings.
+"""An int8 matrix product as a region's body has it: exact sums, then scales and roundings.
 
     sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
     sums = Add (sums, c)                   c int32 [N], optional
@@ -88,7 +88,7 @@ Stage: TypeAlias = Quantize | Dequantize | AddQuantized | Floats
 
 @dataclass(frozen=True)
 class Int8Form:
-    """One product of bytes; numbers are the region's inputs.
+    """One int8 matrix product; numbers are the region's inputs.
 
     Args:
         signature: The region's.
@@ -122,13 +122,13 @@ class Int8Form:
 
 @refusals
 def read_int8(signature: RegionSignature) -> Int8Form | Refused | None:
-    """Return the region as a product of bytes; None if it is something else."""
+    """Return the region as an int8 matrix product; None if it is something else."""
     body = Body(signature)
     products = body.nodes("MatMulInteger")
     if not products:
         return None
     if len(products) != 1 or len(signature.outputs) != 1:
-        return Refused("more than one product of bytes, or more than one result")
+        return Refused("more than one int8 matrix product, or more than one result")
     return _Reader(body, products[0]).read()
 
 
@@ -151,9 +151,9 @@ class _Reader:
         x = self._input(self.product.input[0], "uint8")
         depth, columns = self.specs[x].shape[-1:], self.shape[-1:]
         if not depth or not columns or not isinstance(depth[0], int):
-            _fail("a product of bytes of unknown sizes")
+            _fail("an int8 matrix product of unknown sizes")
         if not isinstance(columns[0], int) or self.specs[x].shape[:-1] != self.shape[:-1]:
-            _fail("a product of bytes of other rows than its result has")
+            _fail("an int8 matrix product of other rows than its result has")
         self.columns = columns[0]
         weight = self.body.packed(self.product.input[1], layout(depth[0], columns[0]))
         if weight is None or self.specs[weight].dtype != "int8":
@@ -178,7 +178,7 @@ class _Reader:
     def _input(self, name: str, dtype: str) -> int:
         number = self.body.inputs.get(name)
         if number is None or self.specs[number].dtype != dtype:
-            raise RefusedError(f"an operand of a product of bytes that is no {dtype}")
+            raise RefusedError(f"an operand of an int8 matrix product that is no {dtype}")
         return number
 
     def _zero(self) -> int | None:

@@ -78,7 +78,7 @@ class GenaiFolder:
 
     @property
     def decoder_threads(self) -> int:
-        """Threads of the decoder in onnxruntime-genai: half the processors unless it is told.
+        """Threads of the decoder in onnxruntime-genai: half the processors unless a number is set.
 
         0: ONNX Runtime decides.
         """
@@ -93,7 +93,7 @@ class GenaiFolder:
     def writes_caches_in_place(self) -> bool:
         """Whether onnxruntime-genai gives caches room for all tokens of a sequence at once.
 
-        It does where it is told to, and has no beams (0.18, src/generators.cpp).
+        It does where the configuration says so, without beam search (0.18, src/generators.cpp).
         """
         search = self.config.get("search")
         told = search if isinstance(search, dict) else {}

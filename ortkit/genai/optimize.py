@@ -22,8 +22,8 @@ from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.model_folder import copy_others, files_of
 from ortkit.temporary import TemporaryFolder
 
-#: Options of sessions on a CPU. onnxruntime-genai takes half of the cores unless it is told; 0
-#: leaves the number to ONNX Runtime.
+#: Options of sessions on a CPU. onnxruntime-genai takes half of the cores unless a number is set;
+#: 0 leaves the number to ONNX Runtime.
 _CPU_OPTIONS: Mapping[str, Any] = {"intra_op_num_threads": 0}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ortkit.targets.cpu import has_bf16, native_level
 
-#: Levels that have products of bytes summed in 32 bits.
+#: Levels that have int8 dot products summed in 32 bits.
 _EXACT = ("x86-64-v4-bf16", "x86-64-v4-amx", "aarch64")
 _FLAGS = ("avx512_vnni", "avx_vnni")
 

@@ -1,4 +1,4 @@
-"""Small quantized models, as tools write them: one product of bytes and what follows it."""
+"""Small quantized models, as tools write them: one int8 matrix product and what follows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of bytes: the same numbers as ONNX Runtime's kernels, on every level of processors."""
+"""Int8 matrix products: ONNX Runtime's numbers, on every level of processors."""
 
 from __future__ import annotations
 

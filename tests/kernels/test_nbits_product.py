@@ -295,7 +295,7 @@ def test_operands_of_other_sizes_are_refused(name: str, shape: tuple[int | str, 
 @pytest.mark.parametrize(
     ("form", "level", "reason"),
     [
-        (Form(), "x86-64-v2", "products of bytes"),
+        (Form(), "x86-64-v2", "int8 dot products"),
         (Form(level=3), VNNI, "no tiles"),
         (Form(block=16), TILES, "multiple of 32"),
         (Form(bits=8), "x86-64-v4", "no VNNI"),

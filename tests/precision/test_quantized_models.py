@@ -82,7 +82,7 @@ def quantized(
 
 
 def absorbed(model: onnx.ModelProto) -> Counter[str]:
-    """What products of bytes on kernels of ours stand for, by ONNX Runtime's operators."""
+    """What int8 matrix products on kernels of ours stand for, by ONNX Runtime's operators."""
     found: Counter[str] = Counter()
     bodies = {function.name: function for function in model.functions}
     for node in model.graph.node:

@@ -1,4 +1,4 @@
-"""The emitter with what products of bytes need: dot products of groups, parts of vectors."""
+"""The emitter with what int8 matrix products need: dot products of groups, parts of vectors."""
 
 # mypy: ignore-errors
 

@@ -1,4 +1,4 @@
-"""Panels of the second operand of a product of bytes, packed with zeros around them.
+"""Panels of the second operand of an int8 matrix product, packed with zeros around them.
 
 A panel is [group of rows, strip, column, row of the group]: groups of as many rows as one dot
 product sums, two strips of columns. A weight that was packed before has a panel for each 32

@@ -1,4 +1,4 @@
-"""Sums of products of bytes for a block of rows, on tiles or in registers, onto the stack."""
+"""Sums of int8 dot products for a block of rows, on tiles or in registers, onto the stack."""
 
 # mypy: ignore-errors
 

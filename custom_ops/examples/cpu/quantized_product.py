@@ -1,4 +1,4 @@
-"""A product of bytes in TIR: on tiles (AMX), on dot products of bytes (VNNI), or of 16 bits.
+"""An int8 matrix product in TIR: on tiles (AMX), on int8 dot products (VNNI), or of 16 bits.
 
 Panels of w are packed, 32 columns each; the sums of a block of rows stay in tiles or registers.
 """

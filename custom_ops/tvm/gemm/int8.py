@@ -1,4 +1,4 @@
-"""Products of bytes with exact sums, packed weights, and all that follows them in registers.
+"""Int8 matrix products with exact sums, packed weights, and all that follows them in registers.
 
 A region is `finish(MatMulInteger(x, w))`: x uint8, w int8 in panels of 32 columns. `finish` is
 scales, roundings to uint8, sums of such numbers and pointwise float32 operators; see
@@ -55,9 +55,9 @@ class Int8Product:
     def refuses(self, level: str) -> Refused | None:
         """Say why there is no kernel for a processor level."""
         if has_tiles(level):
-            return Refused("ONNX Runtime's products of bytes use the tiles of AMX")
+            return Refused("ONNX Runtime's int8 matrix products use the tiles of AMX")
         if level not in _LEVELS:
-            return Refused(f"processors of level {level} have no sums of products of bytes")
+            return Refused(f"processors of level {level} have no int8 dot products")
         if not has_bf16(level) and self.form.depth > _MOST_PAIRS:
             return Refused(f"K = {self.form.depth}, more than {_MOST_PAIRS}, without VNNI")
         return None
@@ -268,6 +268,6 @@ class _Writer:
 
 
 def match(signature: RegionSignature) -> Int8Product | Refused | None:
-    """Return the region as a product of bytes; None if it is something else."""
+    """Return the region as an int8 matrix product; None if it is something else."""
     form = read_int8(signature)
     return Int8Product(form) if isinstance(form, Int8Form) else form

@@ -1,4 +1,4 @@
-"""The emitter with exact sums of products of bytes: int32, whatever the operands are.
+"""The emitter with exact int8 dot products: int32, whatever the operands are.
 
 VNNI adds up four products in one instruction. Without it bytes become 16 bits and pairs of
 products are added up (pmaddwd), which no operands saturate: sums of two lie in 32 bits.

@@ -1,4 +1,4 @@
-"""From sums of products of bytes to results: scales, roundings, sums of bytes and float32 steps.
+"""From int8 dot products to results: scales, roundings, sums of bytes and float32 steps.
 
 Each operation rounds where ONNX Runtime's kernels do, so that results in uint8 are theirs to the
 bit. Products with a scale are not fused with what is added to them; QLinearAdd's are.

@@ -48,7 +48,7 @@ class NBitsProduct:
         """Say why there is no kernel for a processor level."""
         of = self.form
         if level not in _LEVELS:
-            return Refused(f"processors of level {level} have no sums of products of bytes")
+            return Refused(f"processors of level {level} have no int8 dot products")
         if not has_bf16(level) and any(t.dtype == "bfloat16" for t in of.signature.outputs):
             return Refused(f"processors of level {level} do not round to bfloat16")
         if has_tiles(level):

@@ -1,4 +1,4 @@
-"""The emitter with what products of bytes need: sums of four products, nibbles, rounding."""
+"""The emitter with what int8 matrix products need: sums of four products, nibbles, rounding."""
 
 from __future__ import annotations
 

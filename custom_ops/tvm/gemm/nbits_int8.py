@@ -1,4 +1,4 @@
-"""A few rows times weights of 4 or 8 bits, as sums of products of bytes.
+"""A few rows times weights of 4 or 8 bits, as int8 dot products.
 
 Rows are rounded to int8 with a scale for each block, as ONNX Runtime does at accuracy level 4. A
 chunk is 64 bytes of a column's weights as they lie: 128 of 4 bits, or 64 of 8. Its sums of bytes

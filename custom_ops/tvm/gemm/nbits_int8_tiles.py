@@ -1,4 +1,4 @@
-"""Many rows times weights of 4 or 8 bits, as sums of products of bytes.
+"""Many rows times weights of 4 or 8 bits, as int8 dot products.
 
 A part of a panel's columns becomes int8, four elements of the depth of 16 columns in a vector, and
 stays in the cache while tiles of rows are multiplied by it. Rows are rounded to int8 with a scale

@@ -1,4 +1,4 @@
-"""Regions of products of bytes on CPUs: the product, and what follows it up to its rounding."""
+"""Regions of int8 matrix products on CPUs: the product, and what follows it up to its rounding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRIED = 4
 
 
 def family(search: Search) -> Iterator[Candidate]:
-    """Yield a candidate for each product of bytes of one graph.
+    """Yield a candidate for each int8 matrix product of one graph.
 
     Only the end of such a region is read by others, and it reads nothing that depends on it.
     """

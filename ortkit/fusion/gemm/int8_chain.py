@@ -1,4 +1,4 @@
-"""What follows a product of bytes, written as the body of its region.
+"""What follows an int8 matrix product, written as the body of its region.
 
 The chain goes on while one node alone reads a value: biases, activations and residuals in float32,
 QuantizeLinear and DequantizeLinear, and sums of quantized numbers. It may end after each of them.

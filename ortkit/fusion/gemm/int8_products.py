@@ -1,4 +1,4 @@
-"""Products of bytes in a graph, whatever tool wrote them: one value for every way of writing.
+"""Int8 matrix products in a graph, whatever tool wrote them: one value for every way of writing.
 
 MatMul or Gemm of two DequantizeLinear        QDQ format
 QLinearMatMul, com.microsoft.QGemm            QOperator format
@@ -72,7 +72,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class IntegerProduct:
-    """Sums of products of bytes, and what they are multiplied by.
+    """Int8 dot products, and what they are multiplied by.
 
     Args:
         nodes: All of them, in order; DequantizeLinear of operands are not among them.
@@ -102,7 +102,7 @@ class IntegerProduct:
 
 
 def find_product(scope: Scope, node: ir.Node) -> IntegerProduct | None:
-    """Return the product of bytes that a node computes; None if it is none that kernels take."""
+    """Return the int8 matrix product of a node; None if it is none that kernels take."""
     find = _FINDERS.get((node.domain, node.op_type))
     found = None if find is None else find(_Finder(scope, node))
     return found if found is not None and found.x.producer() is not node else None
