@@ -5,7 +5,7 @@ and each run. The spread of a few runs around the exact one is what any other or
 computation may move. Elements that choose or round otherwise in some run are near ties.
 
 Integral numbers are not perturbed where they come of exact arithmetic alone: masks of 0 and 1,
-counts and positions.
+counts and positions. Nor are halves there: 0.5 that is rounded is no near tie.
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
     for value in _combined(model):
         if epsilon(value):
             part = ROUNDINGS * min(epsilon(value), _WITHIN)
-            _perturb(model, value, ir.DataType.FLOAT, part, names, keeps_integers=False)
+            _perturb(model, value, ir.DataType.FLOAT, part, names)
     for value in values:
         dtype = shapes.dtype(value)
         if dtype in _DRAWN and value.uses():
             unit = max(epsilon(value), quantized if _is_quantized(value) else 0.0)
             if not unit:
                 continue
-            _perturb(model, value, dtype, ROUNDINGS * unit, names, keeps_integers=value in exact)
+            kept = 0.0 if value not in exact else 1.0 if _is_quantized(value) else 2.0
+            _perturb(model, value, dtype, ROUNDINGS * unit, names, kept)
 
 
 def _combined(model: ir.Model) -> list[ir.Value]:
@@ -118,7 +119,7 @@ def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
         if value is not None and value.uses():
             # A number is off by half an epsilon at most.
             part = ROUNDINGS * epsilon / 2
-            _perturb(model, value, ir.DataType.FLOAT, part, names, keeps_integers=True)
+            _perturb(model, value, ir.DataType.FLOAT, part, names, kept=1.0)
 
 
 #: The first opset with Where, which keeps integral numbers as they are.
@@ -139,18 +140,29 @@ def _perturb(
     dtype: ir.DataType,
     part: float,
     names: set[str],
-    *,
-    keeps_integers: bool,
+    kept: float = 0.0,
 ) -> None:
+    """Perturb a value.
+
+    Args:
+        model: Changed in place.
+        value: Of the model.
+        dtype: Its type.
+        part: The largest part of a number that it is moved by.
+        names: All names of the model.
+        kept: Numbers that are integral times this one stay as they are; 0: none does.
+    """
     readers = [use for use in value.uses() if not _sets_size(use.node, use.idx)]
     new_nodes = _factors(model, value, dtype, part, float(len(names)))
     product = ir.node("Mul", [value, new_nodes[-1].outputs[0]])
     new_nodes.append(product)
-    if keeps_integers:
-        whole = ir.node("Floor", [value])
-        is_whole = ir.node("Equal", [value, whole.outputs[0]])
+    if kept:
+        times = ir.node("Constant", [], {"value": ir.tensor(np.array(kept, dtype.numpy()))})
+        scaled = ir.node("Mul", [value, times.outputs[0]])
+        whole = ir.node("Floor", scaled.outputs)
+        is_whole = ir.node("Equal", [scaled.outputs[0], whole.outputs[0]])
         chosen = ir.node("Where", [is_whole.outputs[0], value, product.outputs[0]])
-        new_nodes += [whole, is_whole, chosen]
+        new_nodes += [times, scaled, whole, is_whole, chosen]
     for new in new_nodes:
         new.outputs[0].name = take_name(names, f"{value.name}/perturbed")
     node = value.producer()

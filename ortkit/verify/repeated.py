@@ -73,7 +73,8 @@ class RepeatedVerifier(Verifier):
             optimized=folder / "optimized",
             perturbed=_RepeatedRuns(rows.perturbed, given, self),
             sessions=(plain, optimized),
-            late=(), unstable=(), about=rows.about[:1], dropped=(), notes=(), mismatches=(),
+            late=(), unstable=(), about=rows.about[:1], dropped=(), notes=(), maker=None,
+            mismatches=(),
         )  # fmt: skip
 
     def _run(

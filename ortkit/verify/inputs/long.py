@@ -6,7 +6,7 @@ a table by them, computes otherwise beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -73,10 +73,15 @@ def long_plan(
         plan = maker.completed(Plan(numbers, seed))
         if elements_of(maker.shapes, plan.sizes) > AIMED_ELEMENTS:
             continue
-        cost = model_cost(model, plan.sizes)
-        if cost.flops <= _MOST_OPERATIONS and cost.bytes <= _MOST_BYTES:
+        if is_affordable(model, plan.sizes):
             return styled(replace(plan, past=None, new=None), Style("normal", "holes", edges=True))
     return None
+
+
+def is_affordable(model: ir.Model, sizes: Mapping[str, int]) -> bool:
+    """Say whether a run with sizes is one of a part of a second."""
+    cost = model_cost(model, sizes)
+    return cost.flops <= _MOST_OPERATIONS and cost.bytes <= _MOST_BYTES
 
 
 def _inlined(model: ir.Model) -> ir.Model:
@@ -93,7 +98,7 @@ def length_tests(model: ir.Model) -> dict[ir.Node, int]:
     Returns:
         By node, the constant.
     """
-    counts = _counts(model)
+    counts = counts_of(model)
     found: dict[ir.Node, int] = {}
     for node in model.graph:
         if node.domain or node.op_type not in _TESTS or not counts & {*node.inputs}:
@@ -122,7 +127,7 @@ def _lengths(model: ir.Model, new: int) -> Iterator[int]:
         yield end + _BEYOND
     for limit in length_tests(model).values():
         yield limit + _BEYOND
-    counts = _counts(model)
+    counts = counts_of(model)
     for node in model.graph:
         window = node.attributes.get_int("local_window_size", 0)
         if window > LONGEST:
@@ -162,7 +167,7 @@ def _rows(value: ir.Value | None) -> int:
     return max(size for size in value.const_value.shape[:-1] if isinstance(size, int))
 
 
-def _counts(model: ir.Model) -> set[ir.Value]:
+def counts_of(model: ir.Model) -> set[ir.Value]:
     """Return the values of the main graph that are made of sizes, positions and constants."""
     found: set[ir.Value] = {
         value
