@@ -5,7 +5,7 @@ and each run. The spread of a few runs around the exact one is what any other or
 computation may move. Elements that choose or round otherwise in some run are near ties.
 
 Integral numbers are not perturbed where they come of exact arithmetic alone: masks of 0 and 1,
-counts and positions. Nor are halves there: 0.5 that is rounded is no near tie.
+counts and positions. Nor are halves of inputs: a 0.5 that is rounded is no near tie.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
             unit = max(epsilon(value), quantized if _is_quantized(value) else 0.0)
             if not unit:
                 continue
-            kept = 0.0 if value not in exact else 1.0 if _is_quantized(value) else 2.0
+            has_halves = value in exact and _is_input(value) and not _is_quantized(value)
+            kept = 2.0 if has_halves else float(value in exact)
             _perturb(model, value, dtype, ROUNDINGS * unit, names, kept)
 
 
@@ -96,6 +97,15 @@ def _exact_values(model: ir.Model, values: Iterable[ir.Value]) -> set[ir.Value]:
     return exact
 
 
+def _is_input(value: ir.Value) -> bool:
+    """Say whether a value is an input, moved at most."""
+    node = value.producer()
+    while node is not None and node.op_type in _MOVERS and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value.is_graph_input()
+
+
 def _is_float(value: ir.Value) -> bool:
     return value.dtype is None or value.dtype.is_floating_point()
 
@@ -125,6 +135,7 @@ def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
 #: The first opset with Where, which keeps integral numbers as they are.
 _SELECTS_FROM = 9
 _NO_UNIFORM_FROM = 22
+_MOVERS = where(moves_only=True) - {"Concat"}
 #: Operators that give integral numbers of integral numbers, without a rounding.
 _EXACT = where(exact=True) | {"Add", "Cast", "Constant", "ConstantOfShape", "Mul", "Sub"}
 #: ONNX Runtime's integer kernels give numbers that are a step apart from the standard's. With

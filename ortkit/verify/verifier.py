@@ -21,7 +21,7 @@ from ortkit.verify.allowance import Allowance
 from ortkit.verify.budget import Budget, check_budget
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds
-from ortkit.verify.inputs.own_limits import own_limits
+from ortkit.verify.inputs.own_limits import own_limit_sets
 from ortkit.verify.inputs.sets import InputSet
 from ortkit.verify.judging import judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
@@ -415,7 +415,7 @@ class Verifier:
         found: Verification,
         check: Callable[[Verifier, ir.Model], Verification],
     ) -> Verification:
-        """Judge a candidate at numbers that only it names, too; see `own_limits`.
+        """Judge a candidate at numbers that only it names, too; see `own_limit_sets`.
 
         Args:
             state: The original's results.
@@ -429,14 +429,14 @@ class Verifier:
         opened = widened(opened) if self._only_wide else opened
         folder = self._folder() / f"limits{self._checks}"
         rest = (state.budget, folder, self._custom_ops)
-        limits = own_limits(maker, original, opened, state.feeds, *rest)
-        if not limits.sets:
+        sets = own_limit_sets(maker, original, opened, state.feeds, *rest)
+        if not sets:
             return found
         with Verifier(
             original,
             memory_mib=self._memory_mib,
             custom_ops=self._custom_ops,
-            given=limits.sets,
+            given=sets,
             tolerance=self._tolerance,
             budget=state.budget,
         ) as verifier:

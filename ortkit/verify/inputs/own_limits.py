@@ -36,6 +36,8 @@ _MOVES = frozenset({"Cast", "CastLike", "Identity", "Unsqueeze", "Squeeze", "Res
 #: Numbers that sizes are compared with, at most, and the largest.
 _MOST_NUMBERS, _MOST_SIZE = 8, 1 << 13
 _MOST_SETS = 6
+#: Larger numbers are no limits, but what stands for infinity.
+_SENTINEL = 1e30
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,7 @@ class _Test:
         return {(self.is_of_sizes, number) for number in self.numbers}
 
 
-@dataclass(frozen=True)
-class OwnLimits:
-    """Input sets for the limits of a candidate."""
-
-    sets: tuple[InputSet, ...] = ()
-    missed: int = 0
-    """The number of its comparisons that are met on one side only."""
-
-
-def own_limits(
+def own_limit_sets(
     maker: FeedMaker,
     original: ir.Model,
     candidate: ir.Model,
@@ -69,7 +62,7 @@ def own_limits(
     budget: Budget,
     folder: Path,
     custom_ops: tuple[Path, ...] = (),
-) -> OwnLimits:
+) -> tuple[InputSet, ...]:
     """Make input sets that meet the candidate's own comparisons on sides that others do not.
 
     Args:
@@ -83,27 +76,27 @@ def own_limits(
     """
     known = {key for test in _tests(_inlined(original)) for key in test.keys}
     if not any(test.keys - known for test in _tests(_inlined(candidate))):
-        return OwnLimits()
+        return ()
     probed = widened(candidate)
     tests = [test for test in _tests(probed) if test.keys - known]
     numbers = {key for test in tests for key in test.keys - known}
     conditions = [each for test in tests for each in _conditions(test)]
     if not conditions:
-        return OwnLimits()
+        return ()
     give_probes(probed, conditions)
     prune(probed)
     probes = Probes.of(probed, len(conditions), budget, folder, custom_ops)
     met = set[Side]().union(*probes.met(feeds))
     wanted = {(at, side) for at in range(len(conditions)) for side in (True, False)}
     if met >= wanted:
-        return OwnLimits()
+        return ()
     made = list(_made(maker, original, candidate, numbers))
     found: list[InputSet] = []
     for each, sides in zip(made, probes.met(probes.written(made, "more")), strict=True):
         if not sides <= met and len(found) < _MOST_SETS:
             met |= sides
             found.append(each)
-    return OwnLimits(tuple(found), len({at for at, _ in wanted - met}))
+    return tuple(found)
 
 
 def _inlined(model: ir.Model) -> ir.Model:
@@ -140,7 +133,8 @@ def _number(value: ir.Value | None) -> float | None:
     array = constant_array(value, limit=1) if value is not None else None
     if array is None or array.size != 1 or array.dtype.kind not in "iuf":
         return None
-    return float(array.reshape(-1)[0])
+    number = float(array.reshape(-1)[0])
+    return number if abs(number) < _SENTINEL else None
 
 
 def _conditions(test: _Test) -> Iterator[ir.Value]:
