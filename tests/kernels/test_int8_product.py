@@ -141,6 +141,26 @@ def test_layers_with_other_numbers_share_a_kernel() -> None:
     assert len(keys) == 1
 
 
+def test_scales_are_merged_only_where_onnx_runtime_merges_them() -> None:
+    """Sums of halves are ties; MatMulIntegerToFloat rounds once more before QuantizeLinear."""
+    net, step = Net(64, 4, 16), np.float32(1.2345678)
+    net.feeds["x"] //= np.uint8(6)
+    net.held |= {
+        "w": np.clip(net.held["w"], -2, 3), "xs": step, "ws": np.full(16, 0.5, np.float32),
+    }  # fmt: skip
+    product = net.add("MatMulIntegerToFloat", ["x", "w", "xs", "ws", "xz"], "m")
+    net.rounded(product, "y", float(step), 131)
+    proto = net.model()
+    one = found(proto, HERE[-1])
+    assert one.signature is not None
+    assert one.region.nodes[-1].op_type == "QuantizeLinear"
+    constants = [value.const_value for value in one.region.inputs]
+    feeds = [net.feeds["x"] if each is None else each.numpy() for each in constants]
+    names = [spec.name for spec in one.signature.inputs]
+    got = session(fused_model(one.signature)).run(None, dict(zip(names, feeds, strict=True)))[0]
+    np.testing.assert_array_equal(got, expected(proto, net.feeds))
+
+
 @pytest.mark.parametrize(
     ("change", "is_region"),
     [
@@ -149,6 +169,10 @@ def test_layers_with_other_numbers_share_a_kernel() -> None:
         ({"ws": np.full((37, 50), 0.5, np.float32)}, False),
         ({"xz": np.asarray(3, np.int8)}, False),
         ({"w": np.zeros((1, 37, 50), np.int8)}, False),
+        ({"ys": np.float32(0)}, False),
+        ({"ys": np.float32(-0.5)}, False),
+        ({"xs": np.float32(1e-40)}, False),
+        ({"ys": np.float32(1e-30), "xs": np.float32(1e30)}, False),
     ],
 )
 def test_what_is_a_product_of_bytes(change: dict[str, np.ndarray], is_region: bool) -> None:
