@@ -63,6 +63,15 @@ def found(proto: onnx.ModelProto, level: str) -> Candidate:
     return one
 
 
+def has_product(proto: onnx.ModelProto) -> bool:
+    """Say whether a model has an int8 matrix product that kernels may take."""
+    model = open_model(proto)
+    scope = Scope(
+        model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
+    )
+    return any(find_product(scope, node) for node in model.graph)
+
+
 def computed(net: Net, proto: onnx.ModelProto, level: str, build: KernelBuild) -> np.ndarray:
     """Return what the kernel makes of a model's inputs; all of the model must be in its region."""
     one = found(proto, level)
@@ -181,12 +190,20 @@ def test_what_is_a_product_of_bytes(change: dict[str, np.ndarray], is_region: bo
     for tensor in proto.graph.initializer:
         if tensor.name in change:
             tensor.CopyFrom(onnx.numpy_helper.from_array(change[tensor.name], tensor.name))
-    model = open_model(proto)
-    scope = Scope(
-        model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
-    )
-    products = [find_product(scope, node) for node in model.graph]
-    assert any(products) == is_region
+    assert has_product(proto) == is_region
+
+
+def test_float16_is_left() -> None:
+    """DequantizeLinear of opset 23 makes it of bytes with a scale in float32."""
+    half = onnx.TensorProto.FLOAT16
+    net = Net()
+    net.rounded(net.add("MatMul", net.widened(), "m"), "y", net.reach, 131)
+    net.add("DequantizeLinear", ["yq", "ys", "yz"], "yf", output_dtype=half)
+    net.rounded(net.add("Relu", ["yf"], "r"), "u", net.reach, 131)
+    assert found(net.model(23), HERE[-1]).region.nodes[-1].outputs[0].name == "yq"
+    for node in net.nodes[:2]:
+        node.attribute.append(onnx.helper.make_attribute("output_dtype", half))
+    assert not has_product(net.model(23))
 
 
 @pytest.mark.parametrize(

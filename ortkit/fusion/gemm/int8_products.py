@@ -135,14 +135,15 @@ def quotient(one: Array, other: np.float32) -> Array:
 
 
 def dequantized(scope: Scope, value: ir.Value | None) -> tuple[ir.Value, Grid] | None:
-    """Return the uint8 that a value is made of by DequantizeLinear, and their grid."""
+    """Return the uint8 that a float32 is made of by DequantizeLinear, and their grid."""
     node = None if value is None else value.producer()
     if node is None or not is_op(node, "DequantizeLinear") or node.inputs[0] is None:
         return None
     grid = grid_of(scope, node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
     source = node.inputs[0]
     is_bytes = scope.shapes.dtype(source) == ir.DataType.UINT8
-    return (source, grid) if grid is not None and is_bytes else None
+    is_float = scope.shapes.dtype(node.outputs[0]) == _FLOAT
+    return (source, grid) if grid is not None and is_bytes and is_float else None
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class _Finder:
         if x is None or weight is None or zero is None or cast is None or scaled is None:
             return None
         others = [value for value in scaled.inputs if value is not cast.outputs[0]]
-        if len(others) != 1 or others[0] is None or self._dtype(scaled.outputs[0]) != _FLOAT:
+        if len(others) != 1 or others[0] is None:
             return None
         scale = others[0]
         if not self._is_one(scale) and self._shape(scale) != (weight.sizes[1],):
@@ -267,6 +268,8 @@ class _Finder:
         nodes = nodes or (self.node,)
         end = nodes[-1].outputs[0]
         result = self._shape(end)
+        if grid is None and self._dtype(end) != _FLOAT:
+            return None
         if result is None or result != (*shape[:-1], matrix.sizes[1]):
             return None
         return IntegerProduct(
