@@ -4,7 +4,17 @@ from __future__ import annotations
 
 #: Modules that import nothing of ortkit but each other, and that every package may import.
 EVERYWHERE = frozenset(
-    {"env", "errors", "parent", "private_folder", "refusal", "temporary", "text", "version"}
+    {
+        "deferred_imports",
+        "env",
+        "errors",
+        "parent",
+        "private_folder",
+        "refusal",
+        "temporary",
+        "text",
+        "version",
+    }
 )
 
 #: Package -> the packages that it may import, in addition to itself and `EVERYWHERE`. A module
