@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.batch.cut import Axes, Cut
+from ortkit.graph.batch.row_order import row_order
 from ortkit.refusal import Refused
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify.exchange import read_values, write_feeds
@@ -23,7 +24,6 @@ from ortkit.verify.kernels.library import Kernels, kernels_here
 from ortkit.verify.perturbation import RUNS
 from ortkit.verify.perturbed_runs import PerturbedRuns
 from ortkit.verify.reference import Reference, Request
-from ortkit.verify.row_order import row_order
 from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.verifier import Verifier
 
