@@ -28,9 +28,10 @@ _MOST_OPERATIONS, _MOST_BYTES = 20_000_000_000, 1 << 31
 _MOST_LENGTH = 1 << 13
 #: What is beyond a limit: a few positions.
 _BEYOND = 5
-_ORDERED = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+#: Comparisons that say which of two numbers is larger.
+ORDERED = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 #: Operators that treat a number below a constant and one above it differently.
-_TESTS = _ORDERED | {"Clip", "Max", "Min", "Mod"}
+TESTS = ORDERED | {"Clip", "Max", "Min", "Mod"}
 #: Operators whose results count or order what their inputs do.
 _COUNTS = (
     where(access="elementwise") | where(moves_only=True) | {"Cast", "CumSum", "Gather", "Range"}
@@ -101,7 +102,7 @@ def length_tests(model: ir.Model) -> dict[ir.Node, int]:
     counts = counts_of(model)
     found: dict[ir.Node, int] = {}
     for node in model.graph:
-        if node.domain or node.op_type not in _TESTS or not counts & {*node.inputs}:
+        if node.domain or node.op_type not in TESTS or not counts & {*node.inputs}:
             continue
         numbers = (_number(value) for value in node.inputs)
         largest = max((each for each in numbers if each is not None), default=0)
@@ -112,7 +113,7 @@ def length_tests(model: ir.Model) -> dict[ir.Node, int]:
 
 def is_length_test(node: ir.Node) -> bool:
     """Say whether a node of `length_tests` gives a condition."""
-    return node.op_type in _ORDERED
+    return node.op_type in ORDERED
 
 
 def _lengths(model: ir.Model, new: int) -> Iterator[int]:

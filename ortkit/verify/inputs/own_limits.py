@@ -21,14 +21,14 @@ from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.guard_coverage import Side, give_probes
 from ortkit.verify.inputs.guard_sets import FAR_STYLES, Probes
 from ortkit.verify.inputs.guards import guards_of
-from ortkit.verify.inputs.long import counts_of, is_affordable
+from ortkit.verify.inputs.long import ORDERED, TESTS, counts_of, is_affordable
 from ortkit.verify.inputs.plans import Plan, Style, styled
 from ortkit.verify.inputs.sets import InputSet
 from ortkit.verify.inputs.sizes import AIMED_ELEMENTS, elements_of
 from ortkit.verify.steps import prune
 from ortkit.verify.widening import widened
 
-_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_COMPARISONS = ORDERED | {"Equal"}
 #: By operator, what is asked of its first input: the constant is a bound on that side.
 _BOUNDS = {"Clip": ("Less", "Greater"), "Max": ("Less",), "Min": ("Greater",)}
 #: Operators through which a constant is followed.
@@ -111,7 +111,7 @@ def _tests(model: ir.Model) -> Iterator[_Test]:
     """Yield the comparisons of the main graph with single numbers."""
     counts: set[ir.Value] | None = None
     for node in model.graph:
-        if node.domain or node.op_type not in _COMPARISONS | _BOUNDS.keys() | {"Mod"}:
+        if node.domain or node.op_type not in TESTS | {"Equal"}:
             continue
         read = [value for value in node.inputs if value is not None]
         numbers = {value: number for value in read if (number := _number(value)) is not None}
