@@ -46,6 +46,20 @@ def test_a_fault_before_a_saturating_operator_is_found_where_it_is(kind: str, pa
     assert found.outputs == ()
 
 
+def test_a_default_that_nothing_reads_keeps_nothing_from_being_compared() -> None:
+    built = hidden()
+    default = ir.Value(
+        name="unread", shape=ir.Shape([16]), type=ir.TensorType(ir.DataType.FLOAT),
+        const_value=ir.tensor(np.ones(16, np.float32), name="unread"),
+    )  # fmt: skip
+    built.graph.inputs.append(default)
+    built.graph.register_initializer(default)
+    with Verifier(built) as verifier:
+        found = verifier.check(built.clone())
+    assert found.verdict == "yes"
+    assert not found.not_compared
+
+
 @pytest.mark.parametrize("close", [0.0, 1e6])
 def test_what_few_runs_do_not_allow_is_compared_with_more(
     close: float, monkeypatch: pytest.MonkeyPatch
