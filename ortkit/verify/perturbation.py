@@ -115,21 +115,24 @@ def _is_quantized(value: ir.Value) -> bool:
     return any(is_quantizing(node) and index == 0 for node, index in value.uses())
 
 
-def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
+def perturb_constants(
+    model: ir.Model, constants: Mapping[str, tuple[float, np.ndarray | None]]
+) -> None:
     """Let all consumers of float32 constants of the main graph read them perturbed, in place.
 
     Args:
         model: Its functions are inlined.
-        constants: By name, the epsilon of the type that their numbers were rounded to.
+        constants: By name, the epsilon of the type that their numbers were rounded to, and which
+            were, bool like the constant; None for all.
     """
     names = names_in(model)
     made = {value.name: value for node in model.graph for value in node.outputs}
-    for name, epsilon in constants.items():
+    for name, (epsilon, rounded) in constants.items():
         value = model.graph.initializers.get(name, made.get(name))
         if value is not None and value.uses():
             # A number is off by half an epsilon at most.
             part = ROUNDINGS * epsilon / 2
-            _perturb(model, value, ir.DataType.FLOAT, part, names, kept=1.0)
+            _perturb(model, value, ir.DataType.FLOAT, part, names, kept=1.0, moved=rounded)
 
 
 #: The first opset with Where, which keeps integral numbers as they are.
@@ -152,6 +155,7 @@ def _perturb(
     part: float,
     names: set[str],
     kept: float = 0.0,
+    moved: np.ndarray | None = None,
 ) -> None:
     """Perturb a value.
 
@@ -162,6 +166,7 @@ def _perturb(
         part: The largest part of a number that it is moved by.
         names: All names of the model.
         kept: Numbers that are integral times this one stay as they are; 0: none does.
+        moved: Which elements are moved, bool like the value; None for all.
     """
     readers = [use for use in value.uses() if not _sets_size(use.node, use.idx)]
     new_nodes = _factors(model, value, dtype, part, float(len(names)))
@@ -174,6 +179,10 @@ def _perturb(
         is_whole = ir.node("Equal", [scaled.outputs[0], whole.outputs[0]])
         chosen = ir.node("Where", [is_whole.outputs[0], value, product.outputs[0]])
         new_nodes += [times, scaled, whole, is_whole, chosen]
+    if moved is not None:
+        mask = ir.node("Constant", [], {"value": ir.tensor(moved)})
+        chosen = ir.node("Where", [mask.outputs[0], new_nodes[-1].outputs[0], value])
+        new_nodes += [mask, chosen]
     for new in new_nodes:
         new.outputs[0].name = take_name(names, f"{value.name}/perturbed")
     node = value.producer()

@@ -368,7 +368,10 @@ class RewriteStage:
         for model, weights, constants, name in pairs:
             if constants:
                 changed = part(model)
-                perturb_constants(changed, {n: epsilon_of(kind) for n, kind in constants.items()})
+                perturb_constants(
+                    changed,
+                    {n: (epsilon_of(each.dtype), each.changed) for n, each in constants.items()},
+                )
                 settings.append(self._setting(changed, weights, runs / name, given, count))
         return self._sessions(*settings)
 

@@ -111,3 +111,22 @@ def test_labels_that_a_loss_ignores_are_among_those_made() -> None:
     original = model(text.format("<ignore_index = -100>"))
     assert verify_models(original, original).verdict == "yes"
     assert verify_models(original, model(text.format(""))).verdict == "no"
+
+
+def test_one_weight_in_half_precision_that_is_off_is_found_without_names() -> None:
+    weight = random_weights(64, 8).astype(np.float16)
+    off, scaled = weight.copy(), weight.copy()
+    off[9, 4] = off[9, 4] * np.float16(1.02) + np.float16(1e-3)
+    scaled[:, 5] *= np.float16(0.7)
+    text = "g (float16[n, s, 64] x) => (float16[n, s, 8] y) { BODY y = Relu(OF) }"
+    plain, renamed = "a = MatMul(x, w)", "b = MatMul(x, v)"
+    with Verifier(
+        model(text.replace("BODY", plain).replace("OF", "a"), {"w": weight})
+    ) as verifier:
+        other = text.replace("BODY", renamed).replace("OF", "b")
+        assert verifier.check(model(other, {"v": off})).verdict == "no"
+        assert verifier.check(model(other, {"v": weight})).verdict == "yes"
+    factors = np.where(np.arange(8) == 5, 0.7, 1).astype(np.float16)
+    body = f"{plain} c = Mul(a, f)"
+    original = model(text.replace("BODY", body).replace("OF", "c"), {"w": weight, "f": factors})
+    assert verify_models(original, model(other, {"v": scaled})).verdict == "yes"
