@@ -72,6 +72,7 @@ CUDA = Traits(
         "ortkit.fusion.gemm.cuda_batched:family",
     ),
     templates=(
+        "attention.attention_packed",
         "attention.attention",
         "conv.conv",
         "conv.depthwise",

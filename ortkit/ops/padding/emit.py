@@ -197,7 +197,8 @@ def write_packing(proof: Proof, before: ir.Node) -> Packing:
     counts = writer.reduce("ReduceSum", numbers, 1, keeps=True)
     before_sample = writer.op("Sub", writer.op("CumSum", counts, zero), counts)
     ends = writer.op("Add", writer.op("CumSum", numbers, one), before_sample)
-    places = writer.op("Max", writer.op("Sub", ends, one), zero)
+    # Before the first one that is kept -1 stands for the last one.
+    places = writer.op("Sub", ends, one)
     return Packing(scope, proof, indices, places)
 
 
