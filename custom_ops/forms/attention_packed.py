@@ -79,9 +79,7 @@ def read_packed(signature: RegionSignature) -> PackedForm | Refused | None:
     )  # fmt: skip
     output = replace(signature.outputs[0], shape=(*samples, *signature.outputs[0].shape[2:]))
     inner = _without_gathers(function, gathers, flat.input[0], kept)
-    found = read_attention(
-        RegionSignature(signature.name, body_text(inner), inputs, (output,))
-    )
+    found = read_attention(RegionSignature(signature.name, body_text(inner), inputs, (output,)))
     if not isinstance(found, AttentionForm):
         return found
     rows = extent_of(signature.outputs[0].shape[1])

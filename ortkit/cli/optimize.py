@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--fix-shape", action="append", default=[], metavar="NAME=SIZE",
         help="write this number in place of a named size; may be repeated")  # fmt: skip
     add("--skip-padding", default="", metavar="INPUT[=N]",
-        help="tokens where INPUT is N (0) are not computed, outputs are 0 there; or: proved, no")  # fmt: skip
+        help="tokens where INPUT is N (0) are not computed, and 0; or proved, no")  # fmt: skip
     add(
         "--strict",
         action="store_true",

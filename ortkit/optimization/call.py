@@ -219,7 +219,9 @@ class _Run:
         if self.options.skips_padding:
             with self._stage("padding"):
                 passes = padding_pipeline().without(self.failed)
-                result = passes.run(model, told, instruments=self.options.instruments, after=result)
+                result = passes.run(
+                    model, told, instruments=self.options.instruments, after=result
+                )
         with self._stage("kernels"):
             regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
         emitted = frozenset(one.emitted_as for one in regions if one.emitted_as is not None)

@@ -1,9 +1,10 @@
 """Attention of samples of different lengths whose rows lie one after the other.
 
-A block computes queries of one head of one sample; blocks beyond the sample's rows end at once. The
-softmax is that of `attention_kernel`, whose functions load, store and mask.
+A block computes queries of one head of one sample; blocks beyond the sample's rows end at once.
+The softmax is that of `attention_kernel`, whose functions load, store and mask.
 """
 # mypy: ignore-errors
+# ruff: noqa: F821  names of attention_kernel
 
 import triton
 import triton.language as tl
@@ -24,8 +25,8 @@ def packed_attention(
     """Attention of one block of queries of one head of one sample.
 
     Args:
-        q, k, v, y: [rows, columns], a head every WIDTH columns from *_FIRST on, a row every *_PITCH
-            elements.
+        q, k, v, y: [rows, columns], a head every WIDTH columns from *_FIRST on, a row every
+            *_PITCH elements.
         mask: A number for each position of each sample, as `bias_of` reads it.
         places: [samples, length]: the last position's is the last row of all samples up to it.
         indices: Of each row the position that it has among those of all samples.

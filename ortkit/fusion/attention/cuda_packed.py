@@ -6,19 +6,19 @@ What skips padding puts rows in their places before an attention, and takes them
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_cost import predict_attention
-from ortkit.fusion.attention.cuda_semantics import AttentionNode, as_array
+from ortkit.fusion.attention.cuda_semantics import AttentionNode
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.cuda_cost_model import LAUNCH_NS
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.input_names import input_names
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
@@ -57,6 +57,8 @@ def packed_region(search: Search, node: ir.Node, found: AttentionNode) -> Candid
     whole = rows.sources if rows.split is None else (rows.split.inputs[0],)
     operands = (*whole, *found.operands[3:], rows.places, rows.indices)
     inputs = tuple(dict.fromkeys(value for value in operands if value is not None))
+    if len(inputs) != len(whole) + 3 or not found.body.mask:
+        return None
     nodes = (*rows.nodes, node) if rows.split is None else (rows.split, *rows.nodes, node)
     ordered = search.region(nodes, _KIND).nodes
     region = FusedRegion(_KIND, ordered, inputs, (rows.result,))
@@ -84,7 +86,9 @@ def _rows_around(scope: Scope, node: ir.Node, found: AttentionNode) -> _Rows | N
     assert place is not None
     assert index is not None
     inside = {each for pair in pairs for each in pair} | {node}
-    if any(use.node not in inside for pair in pairs for one in pair for use in one.outputs[0].uses()):
+    if any(
+        use.node not in inside for pair in pairs for one in pair for use in one.outputs[0].uses()
+    ):
         return None
     known = tuple(value for value in sources if value is not None)
     nodes = tuple(dict.fromkeys((*(each for pair in pairs for each in pair), *last)))
@@ -95,7 +99,7 @@ def _rows_around(scope: Scope, node: ir.Node, found: AttentionNode) -> _Rows | N
 def _gather_of(scope: Scope, value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     """Return the Reshape and the Gather that put packed rows in their places."""
     gather = value.producer()
-    if gather is None or not _is(gather, "Gather") or gather.attributes.get_int("axis", 0):
+    if gather is None or not _is(gather, "Gather") or gather.attributes.get_int("axis", 0) != 0:
         return None
     flat = None if gather.inputs[0] is None else gather.inputs[0].producer()
     rank = None if gather.inputs[1] is None else scope.shapes.rank(gather.inputs[1])
@@ -115,7 +119,7 @@ def _taken_from(scope: Scope, value: ir.Value) -> tuple[ir.Node, ir.Node] | None
         return None
     gather = next(iter(flat.outputs[0].uses())).node
     shape = scope.shapes.shape(flat.outputs[0])
-    is_axis = _is(gather, "Gather") and not gather.attributes.get_int("axis", 0)
+    is_axis = _is(gather, "Gather") and gather.attributes.get_int("axis", 0) == 0
     if not is_axis or gather.inputs[0] is not flat.outputs[0] or shape is None or len(shape) != 2:
         return None
     made = scope.shapes.shape(gather.outputs[0])
@@ -140,38 +144,48 @@ def _split_of(sources: tuple[ir.Value, ...], readers: set[ir.Node]) -> ir.Node |
 def _signature(
     scope: Scope, region: FusedRegion, found: AttentionNode, rows: _Rows
 ) -> RegionSignature:
-    names = dict(zip(region.inputs, input_names(region), strict=True))
-    writer = NodeWriter("t", found.body.dtype)
     widths = [_columns(scope, value) for value in rows.sources]
-    if rows.split is None:
-        operands = [
-            _placed(writer, names[value], names[rows.places], width)
-            for value, width in zip(rows.sources, widths, strict=True)
-        ]
-    else:
-        whole = rows.split.inputs[0]
-        assert whole is not None, "a Split has an input"
-        placed = _placed(writer, names[whole], names[rows.places], sum(widths))
-        writer.nodes.append(
-            helper.make_node(
-                "Constant", [], ["widths"], value=numpy_helper.from_array(as_array(widths))
-            )
-        )
-        operands = ["p0", "p1", "p2"]
-        writer.nodes.append(helper.make_node("Split", [placed, "widths"], operands, axis=2))
-    operands += [names[value] for value in found.operands[3:]]
-    nodes: list[onnx.NodeProto] = [*writer.nodes, *found.body.nodes(operands, "all")]
-    ends = NodeWriter("u", found.body.dtype)
-    columns = ends.integers(-1, found.body.heads * found.body.v_width)
-    flat = ends.op("Reshape", "all", columns)
-    ends.named("y", "Gather", flat, names[rows.indices], axis=0)
-    function = helper.make_function(
-        DOMAIN, _KIND, [names[value] for value in region.inputs], ["y"], [*nodes, *ends.nodes],
-        [helper.make_opsetid("", scope.opset())],
-    )  # fmt: skip
+    text = packed_nodes(
+        found.body,
+        len(region.inputs),
+        widths,
+        is_whole=rows.split is not None,
+        opset=scope.opset(),
+    )
     inputs = tuple(tensor_spec(scope, value, {}) for value in region.inputs)
     outputs = tuple(tensor_spec(scope, value, {}) for value in region.outputs)
-    return RegionSignature(_KIND, body_text(function), inputs, outputs)
+    return RegionSignature(_KIND, text, inputs, outputs)
+
+
+def packed_nodes(
+    body: AttentionBody, count: int, widths: Sequence[int], *, is_whole: bool, opset: int
+) -> str:
+    """Return the text of a body: rows are put in their places, attended to, and taken.
+
+    Args:
+        body: The attention of all positions.
+        count: Of inputs: packed rows, a mask, the places of rows, and their indices.
+        widths: Columns of Q, K and V.
+        is_whole: Whether these are columns of one input.
+        opset: Of the body.
+    """
+    names = [f"x{number}" for number in range(count)]
+    *parts, mask, places, indices = names
+    writer = NodeWriter("t", body.dtype)
+    if is_whole:
+        placed = _placed(writer, parts[0], places, sum(widths))
+        sizes = writer.integers(*widths)
+        operands = ["p0", "p1", "p2"]
+        writer.nodes.append(helper.make_node("Split", [placed, sizes], operands, axis=2))
+    else:
+        pairs = zip(parts, widths, strict=True)
+        operands = [_placed(writer, name, places, width) for name, width in pairs]
+    ends = NodeWriter("u", body.dtype)
+    flat = ends.op("Reshape", "all", ends.integers(-1, body.heads * body.v_width))
+    ends.named("y", "Gather", flat, indices, axis=0)
+    nodes = [*writer.nodes, *body.nodes([*operands, mask], "all"), *ends.nodes]
+    opsets = [helper.make_opsetid("", opset)]
+    return body_text(helper.make_function(DOMAIN, _KIND, names, ["y"], nodes, opsets))
 
 
 def _placed(writer: NodeWriter, rows: str, places: str, width: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import MASKED
 from ortkit.ops.padding.attention import AttentionSite, is_of_keys
 from ortkit.ops.padding.pack import Plan, rest_of
@@ -70,6 +71,8 @@ class Packing:
 
     scope: Scope
     proof: Proof
+    kept: ir.Value
+    """[samples, positions]: whether a token is kept."""
     indices: ir.Value
     """[1, kept]: the numbers of kept tokens among all, ascending."""
     places: ir.Value
@@ -98,7 +101,7 @@ class Packing:
             self._packed[value] = _transposed(writer, flat, _inverse(perm))
         return self._packed[value]
 
-    def pad(self, value: ir.Value, shape: tuple[object, ...], reader: ir.Node) -> ir.Value:
+    def pad(self, value: ir.Value, shape: tuple[Size, ...], reader: ir.Node) -> ir.Value:
         """Return a packed value with all tokens; those that were not kept repeat others.
 
         Args:
@@ -110,7 +113,7 @@ class Packing:
             name = (value.name or "").removesuffix("/changed")
             writer = Writer(self.scope, reader, f"{name}/padded")
             tokens = self.proof.tokens[value]
-            rest = rest_of(shape, tokens)  # type: ignore[arg-type]
+            rest = rest_of(shape, tokens)
             assert rest is not None, "a plan packs what can be moved"
             rank = len(shape)
             if tokens.are_merged:
@@ -125,6 +128,19 @@ class Packing:
             full = writer.op("Gather", flat, places, attributes={"axis": 0})
             self._padded[value] = _transposed(writer, full, _inverse(perm))
         return self._padded[value]
+
+    def zeroed(self, padded: ir.Value, value: ir.Value, reader: ir.Node) -> ir.Value:
+        """Return a value with 0 where no token is kept: a factor of 0 does not hide NaN."""
+        writer = Writer(self.scope, reader, f"{padded.name}/zeroed")
+        tokens, rank = self.proof.tokens[value], self.scope.shapes.rank(padded) or 0
+        dtype = self.scope.shapes.dtype(padded)
+        assert dtype is not None, "a product has a type"
+        axes = [axis for axis in range(rank) if axis not in _axes(tokens)]
+        shape = [0, 0, *(1 for _ in axes)]
+        kept = writer.op("Reshape", self.kept, writer.integers(*shape))
+        kept = _transposed(writer, kept, _inverse(_to_front(rank, tokens)))
+        zero = writer.constant(np.zeros((), dtype.numpy()))
+        return writer.op("Where", kept, padded, zero)
 
     def by_position(self, value: ir.Value, axis: int, reader: ir.Node) -> ir.Value:
         """Return what a value has along an axis of positions for each kept token."""
@@ -141,10 +157,14 @@ class Packing:
             )
         return self._by_position[key]
 
-    def _shape(self, value: ir.Value) -> tuple[object, ...]:
+    def _shape(self, value: ir.Value) -> tuple[Size, ...]:
         shape = self.scope.shapes.shape(value)
         assert shape is not None, "a plan packs what can be moved"
         return shape
+
+
+def _axes(tokens: Tokens) -> tuple[int, int]:
+    return tokens.samples.axis, tokens.positions.axis
 
 
 def _others(rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -170,9 +190,9 @@ def _transposed(writer: Writer, value: ir.Value, perm: tuple[int, ...]) -> ir.Va
 def write_packing(proof: Proof, before: ir.Node) -> Packing:
     """Insert what says which tokens are kept.
 
-    Those are needed that are no padding, and the first of each sample if it is read. A sample keeps
-    all of its tokens where one that is needed sees another one than these, or no key at all. Where
-    NaN is kept, the latter holds for padding, too.
+    Those are needed that are no padding, and the first of each sample if it is read. A sample
+    keeps all of its tokens where one that is needed sees another one than these, or no key at
+    all. Where NaN is kept, the latter holds for padding, too.
     """
     scope, flag = proof.scope, proof.flag
     writer = Writer(scope, before, f"{flag.value.name}/kept")
@@ -196,10 +216,15 @@ def write_packing(proof: Proof, before: ir.Node) -> Packing:
     numbers = writer.cast(kept, ir.DataType.INT64)
     counts = writer.reduce("ReduceSum", numbers, 1, keeps=True)
     before_sample = writer.op("Sub", writer.op("CumSum", counts, zero), counts)
-    ends = writer.op("Add", writer.op("CumSum", numbers, one), before_sample)
-    # Before the first one that is kept -1 stands for the last one.
-    places = writer.op("Sub", ends, one)
-    return Packing(scope, proof, indices, places)
+    within = writer.op("CumSum", numbers, one)
+    ends = writer.op("Add", within, before_sample)
+    # Padding before the first token of a sample is that token, after it the one before: NaN of
+    # other samples stays there. Of samples without tokens, no place is read.
+    is_first = writer.op("Equal", within, zero)
+    is_moved = writer.op("And", is_first, writer.op("Greater", counts, zero))
+    moved = writer.cast(is_moved, ir.DataType.INT64)
+    places = writer.op("Add", writer.op("Sub", ends, one), moved)
+    return Packing(scope, proof, kept, indices, places)
 
 
 def _needs_all(writer: Writer, proof: Proof, site: AttentionSite, needed: ir.Value) -> ir.Value:
@@ -277,6 +302,8 @@ def pack_nodes(proof: Proof, plan: Plan) -> None:
     changed_values: set[ir.Value] = set()
     for node, index, value in readers:
         padded = packing.pad(value, shapes[value], node)
+        if node in proof.multiplied:
+            padded = packing.zeroed(padded, value, node)
         changed_values.add(padded)
         _set(scope, node, {index: padded})
     scope.root.sort()

@@ -1,7 +1,7 @@
 """What is computed for tokens alone: which nodes, and what they read instead.
 
-Packed nodes stay as they are: they see one sample, whose positions are the tokens that are kept, of
-all samples in order. So [samples, positions, ...] becomes [1, tokens, ...].
+Packed nodes stay as they are: they see one sample, whose positions are the tokens that are kept,
+of all samples in order. So [samples, positions, ...] becomes [1, tokens, ...].
 """
 
 from __future__ import annotations

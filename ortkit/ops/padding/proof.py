@@ -1,8 +1,8 @@
 """A proof that rows of padding reach no result, by looking at every reader of every value.
 
-A value's padding is unread if no result depends on what it holds where tokens are padding. Readers
-are asked from the last one back: each keeps tokens apart and makes a value whose padding is unread,
-or masks it, or takes other tokens. Whatever is not known to do one of these reads padding.
+A value's padding is unread if no result depends on what it holds where tokens are padding.
+Readers are asked from the last one back: each keeps tokens apart and makes a value whose padding
+is unread, or masks it, or takes other tokens. What is not known to do one of these reads padding.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Proof:
     """Of values that hold tokens: the reader that makes their padding reach a result."""
     reads_first: bool = False
     """Whether the first position of each sample is read, padding or not."""
+    multiplied: set[ir.Node] = field(default_factory=set)
+    """Nodes that multiply padding with 0."""
     keeps_nan: bool = False
     """Whether padding that sees no key gives NaN, which no factor of 0 hides."""
 
@@ -141,10 +143,14 @@ class Proof:
             return self._holds(node, other, lambda array: bool((array != chosen).all()))
         other = node.inputs[1 - index]
         dtype = None if other is None else self.scope.shapes.dtype(other)
-        if dtype is None or other is node.inputs[index]:
+        given = node.inputs[index]
+        if dtype is None or given is None or other is given:
             return False
         if not self._holds(node, other, lambda array: bool((array == 0).all())):
             return False
+        if not (self.tokens[given].are_apart if given in self.tokens else False):
+            return False
+        self.multiplied.add(node)
         sites = self.attention.values()
         self.keeps_nan |= any(may_give_nan(self.scope, site, self.flag) for site in sites)
         return True
@@ -180,9 +186,7 @@ class Proof:
         steps = self._numbers(node, 4) if len(node.inputs) > 4 else [1] * len(axes or ())
         if start is None or end is None or axes is None or steps is None:
             return False
-        cuts = {
-            each % rank: cut for each, *cut in zip(axes, start, end, steps, strict=True)
-        }
+        cuts = {each % rank: cut for each, *cut in zip(axes, start, end, steps, strict=True)}
         return cuts.get(axis) == [0, 1, 1]
 
     def _numbers(self, node: ir.Node, index: int) -> list[int] | None:

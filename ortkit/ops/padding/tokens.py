@@ -37,7 +37,7 @@ class Tokens:
         """Whether one axis counts all tokens, samples first."""
         first, second = self.samples, self.positions
         same = first.axis == second.axis
-        return same and first.outer == second.inner == 1 and not (first.inner == 1)
+        return same and first.outer == second.inner == 1 and first.inner != 1
 
 
 #: [samples, positions, ...]
@@ -53,12 +53,12 @@ class RowSite(Site):
     is_target: bool = False
     """Whether an input says the shape of the output."""
 
-    def takes_rows(self, index: int, axis: int, rows: Rows) -> bool:
+    def takes_rows(self, index: int, axis: int, rows: Rows) -> bool:  # noqa: ARG002
         """Note an input with a number for each row: rows stay independent."""
         self.shared.append((index, axis))
         return True
 
-    def set_target(self, index: int, rows: Rows, other: int) -> bool:
+    def set_target(self, index: int, rows: Rows, other: int) -> bool:  # noqa: ARG002
         """Note that the shape of the output is an input."""
         self.is_target = True
         return True

@@ -21,8 +21,8 @@ from ortkit.verify.kernels.inputs import (
     made_up,
     numpy_type,
 )
-from ortkit.verify.kernels.packed_rows import packed_rows
 from ortkit.verify.kernels.job import CaseSizes, InputSpec, KernelJob
+from ortkit.verify.kernels.packed_rows import packed_rows
 
 #: The case that is tried with all kinds of values: neither the first nor a large one.
 _SPECIAL_CASE = 1

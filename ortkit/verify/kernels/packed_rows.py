@@ -1,7 +1,7 @@
 """Inputs of a kernel that computes packed rows: they have to agree with each other.
 
-A body that puts rows in their places, masks the others and takes the rows again is computed by its
-kernel without the others. So the places, the rows taken and the mask of a case are made up together.
+A body that puts rows in their places, masks the others and takes the rows again is computed by
+its kernel without the others. So places, rows taken and mask of a case are made up together.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def packed_rows(function: onnx.FunctionProto) -> PackedRows | None:
     places = {node.input[1] for node in others}
     sources = {makers[node.input[0]].input[0] for node in others if node.input[0] in makers}
     assert last is not None
-    left = [
-        name for name in inputs if name not in (*places, *sources, last.input[1])
-    ]
+    left = [name for name in inputs if name not in (*places, *sources, last.input[1])]
     if len(places) != 1 or not places <= set(inputs) or len(left) != 1:
         return None
     if last.input[1] not in inputs or not any(n.op_type == "Softmax" for n in function.node):
