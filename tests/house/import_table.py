@@ -96,6 +96,7 @@ MAY_IMPORT = {
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",
     "ops/attention": "analysis graph/* operators rewrite",
+    "ops/padding": "graph/* operators ops/attention rewrite",
     "ops/rotary": "analysis graph/* operators rewrite",
     "optimization": (
         "extend/* fusion/* graph/* kernels/* measure page/* passes precision rewrite runtime/*"
@@ -176,9 +177,10 @@ FACE = {
     "kernels/tvm": "build choices emit",
     "ops/activations": "forms match reference",
     "ops/attention": (
-        "emit find forms mask_emit mask_values operands projections rotary sizes trace"
+        "core emit find forms mask_emit mask_values operands projections rotary sizes trace"
         " understand understood"
     ),
+    "ops/padding": "attention emit pack proof",
     "ops/rotary": "channels emit layout match steps",
     "page/graph": "build compared document write",
     "provider/conformance": "cases conform subject verdict",
