@@ -23,7 +23,7 @@ from ortkit.fusion.gemm.int8_products import (
     grid_of,
 )
 from ortkit.fusion.regions.access import access_of, is_read_once
-from ortkit.fusion.regions.bodies import Call, is_runtime_own, standard_form
+from ortkit.fusion.regions.bodies import is_runtime_own, write_step
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.lower import detached_constant
@@ -175,14 +175,7 @@ class Chain:
         if None in names:
             return False
         known = [name or "" for name in names]
-        if is_runtime_own(node):
-            made = f"s{len(self.writer.nodes)}"
-            numbers = {key: each.as_float() for key, each in node.attributes.items()}
-            call = Call(tuple(known), (made,), numbers, self.writer.dtype, self.scope.opset())
-            self.writer.nodes += standard_form(node, call)
-        else:
-            attributes = {key: each.value for key, each in node.attributes.items()}
-            made = self.writer.op(node.op_type, *known, **attributes)
+        made = write_step(self.writer, node, known, self.scope.opset())
         self._go_on([node], made, None)
         return True
 
