@@ -59,13 +59,21 @@ class Epilogue:
         """The time of one element: a simple vector operation takes 1/32 ns, on x86-64-v4."""
         return self.flops * 31
 
-    def write(self, e: Emitter, result: Expr, extras: Sequence[Expr]) -> Expr:
+    def write(
+        self, e: Emitter, result: Expr, extras: Sequence[Expr], *, is_fenced: bool = False
+    ) -> Expr:
         """Emit all steps on the lanes of a vector loop and return the last one's value."""
-        values = self.values(e, result, extras)
+        values = self.values(e, result, extras, is_fenced=is_fenced)
         return values[-1] if self.steps else values[0]
 
     def values(
-        self, e: Emitter, result: Expr, extras: Sequence[Expr], kept: Collection[int] = ()
+        self,
+        e: Emitter,
+        result: Expr,
+        extras: Sequence[Expr],
+        kept: Collection[int] = (),
+        *,
+        is_fenced: bool = False,
     ) -> list[Expr]:
         """Emit all steps on the lanes of a vector loop and return each `Value`.
 
@@ -75,13 +83,18 @@ class Epilogue:
             extras: In the order of `self.extras`.
             kept: Values that are read in addition by steps; others may be missing from the list's
                 places, whose value is then `result`.
+            is_fenced: Whether products are rounded before they are added to, as ONNX Runtime's
+                operators do one after the other.
         """
         values = [e.share(result), *(e.share(extra) for extra in extras)]
         for at in range(len(self.steps)):
             if len(values) not in kept and self._is_inside_silu(at):
                 values.append(values[0])  # never read
                 continue
-            values.append(e.share(self._write_step(e, at, values)))
+            value = self._write_step(e, at, values)
+            if is_fenced and self.steps[at].op_type == "Mul":
+                value = e.fence(value)
+            values.append(e.share(value))
         return values
 
     def _write_step(self, e: Emitter, at: int, values: Sequence[Expr]) -> Expr:

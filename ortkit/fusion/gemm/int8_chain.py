@@ -21,6 +21,7 @@ from ortkit.fusion.gemm.int8_products import (
     IntegerProduct,
     dequantized,
     grid_of,
+    quotient,
 )
 from ortkit.fusion.regions.access import access_of, is_read_once
 from ortkit.fusion.regions.bodies import is_runtime_own, write_step
@@ -113,13 +114,11 @@ class Chain:
         if one.added is not None:
             sums = w.op("Add", sums, self._row("c", one.added))
         cast = w.op("Cast", sums, to=int(ir.DataType.FLOAT))
-        scale = one.scale
-        is_static = not isinstance(scale, ir.Value)
-        rounding = self._rounding(one.end) if one.grid is None else None
-        if rounding is not None and is_static and one.bias is None:
-            # ONNX Runtime multiplies by one scale then.
-            node, grid = rounding
-            scale = np.asarray(scale / grid.scale, np.float32)
+        scale, rounding = one.scale, self._rounding(one.end) if one.is_merged else None
+        if rounding is not None and not isinstance(scale, ir.Value):
+            scale = quotient(scale, rounding[1].scale)
+            if not np.isfinite(scale).all():
+                scale, rounding = one.scale, None
         name = self._input("s", scale) if isinstance(scale, ir.Value) else self._row("s", scale)
         if one.factor is not None:
             name = w.op("Mul", self._input("f", one.factor), name)
@@ -128,7 +127,7 @@ class Chain:
             scaled = w.op("Add", scaled, self._input("b", one.bias))
         if one.grid is not None:
             return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
-        if rounding is not None and is_static and one.bias is None:
+        if rounding is not None:
             node, grid = rounding
             self.product = _rounded(one, node, grid)
             self.nodes.append(node)
