@@ -157,7 +157,6 @@ FACE = {
     "extend/declare": "find_ops kernel_options op tensor_types",
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
-    "fusion/attention": "cpu",
     "fusion/conv": "block bodies chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
     "fusion/regions": (
