@@ -8,7 +8,6 @@ from functools import partial
 
 import onnx_ir as ir
 
-from ortkit.errors import InternalError
 from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.growth import epilogue_steps, operand_makers, producers_of
@@ -30,29 +29,44 @@ def grown(search: Search, anchor: Anchor) -> Iterator[Candidate]:
         if before is None:
             continue
         if not _is_known(search.scope, node):
-            yield refused(alone(anchor.kind, node), "operands of unknown shape")
+            kind = anchor.kind or node.op_type.lower()
+            yield refused(alone(kind, node), "operands of unknown shape")
             continue
         found = search.first(_choices(search, anchor, node, before), anchor.kind)
-        if not isinstance(found, Candidate):
-            region, signature = found
-            place = region.nodes.index(node)
-            prologue = [one for one in region.nodes[:place] if one not in before]
-            prediction = search.cost.around(
-                _estimate(anchor, signature), prologue, region.nodes[place + 1 :], anchor.batch
-            )
-            region = _held(search, region, node) if anchor.is_held else region
-            # Without a kernel a rounding would cost, and gain nothing.
-            is_rounded = any(each.op_type == "Cast" for each in region.nodes)
-            settle = search.priced if anchor.must_pay and not is_rounded else search.take
-            found = settle(region, signature, prediction)
-        yield found
+        core = [*before, node]
+        yield found if isinstance(found, Candidate) else _judged(search, anchor, core, *found)
 
 
-def _estimate(anchor: Anchor, signature: RegionSignature) -> tuple[float, float]:
+def _judged(
+    search: Search,
+    anchor: Anchor,
+    core: Sequence[ir.Node],
+    region: FusedRegion,
+    signature: RegionSignature,
+) -> Candidate:
+    """Return a region that has a kernel as a candidate; it is taken if it pays, or has to be.
+
+    Args:
+        search: The graph's.
+        anchor: Of the template.
+        core: The heavy operator, the last, and what has to be in front of it.
+        region: Around it.
+        signature: The region's.
+    """
     matched = anchor.match(signature)
     if matched is None or isinstance(matched, Refused):
-        raise InternalError(f"{signature.name} has a kernel, but not that of its template")
-    return matched.estimate()
+        return refused(region, "its kernel is not that of the template whose anchor it has")
+    place = region.nodes.index(core[-1])
+    prologue = [one for one in region.nodes[:place] if one not in core]
+    prediction = search.cost.around(
+        matched.estimate(), prologue, region.nodes[place + 1 :], anchor.batch
+    )
+    if anchor.is_held:
+        region = _held(search, region, core[-1])
+    # Without a kernel a rounding would cost, and gain nothing.
+    is_rounded = any(each.op_type == "Cast" for each in region.nodes)
+    settle = search.priced if anchor.must_pay and not is_rounded else search.take
+    return settle(region, signature, prediction)
 
 
 def _before(search: Search, anchor: Anchor, node: ir.Node) -> Sequence[ir.Node] | None:
