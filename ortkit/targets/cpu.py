@@ -204,12 +204,12 @@ CPU = Traits(
     has_signed_int8=has_signed_kernels,
     cost_model="ortkit.fusion.regions.cost_model:CostModel",
     families=(
-        "ortkit.fusion.gemm.cpu_bf16:family",
-        "ortkit.fusion.gemm.cpu_nbits:family",
+        "ortkit.custom_ops.tvm.gemm.bf16:ANCHOR",
+        "ortkit.custom_ops.tvm.gemm.nbits:ANCHOR",
         "ortkit.fusion.gemm.cpu_int8:family",
         "ortkit.fusion.gemm.cpu_fp32_regions:family",
-        "ortkit.fusion.attention.cpu:family",
-        "ortkit.fusion.conv.one_axis:family",
+        "ortkit.custom_ops.tvm.attention.fp32:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.one_axis:ANCHOR",
     ),
     templates=(
         "gemm.bf16",

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 #: Modules that import nothing of ortkit but each other, and that every package may import.
 EVERYWHERE = frozenset(
-    {"env", "errors", "parent", "private_folder", "refusal", "temporary", "text", "version"}
+    {
+        "deferred_imports",
+        "env",
+        "errors",
+        "parent",
+        "private_folder",
+        "refusal",
+        "temporary",
+        "text",
+        "version",
+    }
 )
 
 #: Package -> the packages that it may import, in addition to itself and `EVERYWHERE`. A module
@@ -148,7 +158,6 @@ FACE = {
     "extend/declare": "find_ops kernel_options op tensor_types",
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
-    "fusion/attention": "cpu",
     "fusion/conv": "block bodies chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
     "fusion/regions": (
@@ -157,7 +166,7 @@ FACE = {
     "graph/analysis": (
         "channels_last cost diff flops inspection provenance summary value_names weights"
     ),
-    "graph/batch": "cut place",
+    "graph/batch": "cut place row_order",
     "graph/check": "model",
     "graph/io": (
         "atomic convert data_names file_tensors header npz open origin ort_dump parts save text"

@@ -21,9 +21,10 @@ from ortkit.fusion.gemm.int8_products import (
     IntegerProduct,
     dequantized,
     grid_of,
+    quotient,
 )
 from ortkit.fusion.regions.access import access_of, is_read_once
-from ortkit.fusion.regions.bodies import Call, is_runtime_own, standard_form
+from ortkit.fusion.regions.bodies import is_runtime_own, write_step
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.lower import detached_constant
@@ -113,13 +114,11 @@ class Chain:
         if one.added is not None:
             sums = w.op("Add", sums, self._row("c", one.added))
         cast = w.op("Cast", sums, to=int(ir.DataType.FLOAT))
-        scale = one.scale
-        is_static = not isinstance(scale, ir.Value)
-        rounding = self._rounding(one.end) if one.grid is None else None
-        if rounding is not None and is_static and one.bias is None:
-            # ONNX Runtime multiplies by one scale then.
-            node, grid = rounding
-            scale = np.asarray(scale / grid.scale, np.float32)
+        scale, rounding = one.scale, self._rounding(one.end) if one.is_merged else None
+        if rounding is not None and not isinstance(scale, ir.Value):
+            scale = quotient(scale, rounding[1].scale)
+            if not np.isfinite(scale).all():
+                scale, rounding = one.scale, None
         name = self._input("s", scale) if isinstance(scale, ir.Value) else self._row("s", scale)
         if one.factor is not None:
             name = w.op("Mul", self._input("f", one.factor), name)
@@ -128,7 +127,7 @@ class Chain:
             scaled = w.op("Add", scaled, self._input("b", one.bias))
         if one.grid is not None:
             return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
-        if rounding is not None and is_static and one.bias is None:
+        if rounding is not None:
             node, grid = rounding
             self.product = _rounded(one, node, grid)
             self.nodes.append(node)
@@ -175,14 +174,7 @@ class Chain:
         if None in names:
             return False
         known = [name or "" for name in names]
-        if is_runtime_own(node):
-            made = f"s{len(self.writer.nodes)}"
-            numbers = {key: each.as_float() for key, each in node.attributes.items()}
-            call = Call(tuple(known), (made,), numbers, self.writer.dtype, self.scope.opset())
-            self.writer.nodes += standard_form(node, call)
-        else:
-            attributes = {key: each.value for key, each in node.attributes.items()}
-            made = self.writer.op(node.op_type, *known, **attributes)
+        made = write_step(self.writer, node, known, self.scope.opset())
         self._go_on([node], made, None)
         return True
 
