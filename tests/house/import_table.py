@@ -166,7 +166,7 @@ FACE = {
     "graph/analysis": (
         "channels_last cost diff flops inspection provenance summary value_names weights"
     ),
-    "graph/batch": "cut place row_order",
+    "graph/batch": "cut place row_order site table",
     "graph/check": "model",
     "graph/io": (
         "atomic convert data_names file_tensors header npz open origin ort_dump parts save text"

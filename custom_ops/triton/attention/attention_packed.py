@@ -16,7 +16,7 @@ from .attention_arguments import MOST_ELEMENTS, fill_of, kind_of, parts_of
 
 #: By width of heads: queries and keys of a block, warps and stages; on Hopper and elsewhere.
 _Tiles = tuple[tuple[int, tuple[int, int, int, int]], ...]
-_HOPPER: _Tiles = ((64, (128, 64, 8, 3)), (128, (128, 64, 8, 2)), (256, (64, 32, 4, 2)))
+_HOPPER: _Tiles = ((64, (64, 128, 4, 2)), (128, (64, 64, 4, 3)), (256, (64, 32, 4, 2)))
 _OTHERS: _Tiles = ((64, (64, 64, 4, 2)), (128, (64, 64, 4, 2)), (256, (64, 32, 4, 2)))
 _VECTOR, _MOST_WIDTH, _MOST_BLOCKS = 8, 256, 65535
 
