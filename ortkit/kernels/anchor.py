@@ -46,11 +46,13 @@ class Anchor:
         batch: What a first size that is not known is taken for.
         must_pay: Whether regions are left that are not predicted to gain enough.
         is_held: Whether a session of the provider holds the weight, which no library has to.
+        regions: Where nodes do not describe what the kernel reads: what finds regions and writes
+            their signatures, `module:object` of the graph side. Facts of nodes are not asked then.
     """
 
     kind: str
     match: Callable[[RegionSignature], Matched | Refused | None]
-    operators: tuple[tuple[str, str], ...]
+    operators: tuple[tuple[str, str], ...] = ()
     dtype: str = "float32"
     rank: int = 0
     weight: str = ""
@@ -61,3 +63,4 @@ class Anchor:
     batch: int = NOMINAL_SIZE
     must_pay: bool = False
     is_held: bool = False
+    regions: str = ""

@@ -206,7 +206,7 @@ CPU = Traits(
     families=(
         "ortkit.custom_ops.tvm.gemm.bf16:ANCHOR",
         "ortkit.custom_ops.tvm.gemm.nbits:ANCHOR",
-        "ortkit.fusion.gemm.cpu_int8:family",
+        "ortkit.custom_ops.tvm.gemm.int8:ANCHOR",
         "ortkit.fusion.gemm.cpu_fp32_regions:family",
         "ortkit.custom_ops.tvm.attention.fp32:ANCHOR",
         "ortkit.custom_ops.tvm.conv.one_axis:ANCHOR",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -12,11 +13,16 @@ from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.growth import epilogue_steps, operand_makers, producers_of
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.fusion.regions.search import Search, alone, refused
+from ortkit.fusion.regions.search import Described, Search, alone, refused
 from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.catalog import load
+
+#: The heavy operator, the last, and what has to be in front of it; regions around them, the
+#: largest first.
+Choices: TypeAlias = tuple[Sequence[ir.Node], Iterable[Described]]
 
 
 def grown(search: Search, anchor: Anchor) -> Iterator[Candidate]:
@@ -24,17 +30,26 @@ def grown(search: Search, anchor: Anchor) -> Iterator[Candidate]:
 
     Only the end of such a region is read by others, and it reads nothing that depends on it.
     """
+    find = load(anchor.regions) if anchor.regions else partial(_regions, anchor)
     for node in search.nodes():
-        before = _before(search, anchor, node)
-        if before is None:
-            continue
-        if not _is_known(search.scope, node):
-            kind = anchor.kind or node.op_type.lower()
-            yield refused(alone(kind, node), "operands of unknown shape")
-            continue
-        found = search.first(_choices(search, anchor, node, before), anchor.kind)
-        core = [*before, node]
-        yield found if isinstance(found, Candidate) else _judged(search, anchor, core, *found)
+        found: Choices | Refused | None = find(search, node)
+        if isinstance(found, Refused):
+            yield refused(alone(anchor.kind or node.op_type.lower(), node), found.reason)
+        elif found is not None:
+            core, choices = found
+            one = search.first(choices)
+            yield one if isinstance(one, Candidate) else _judged(search, anchor, core, *one)
+
+
+def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused | None:
+    """Return the regions around a node; None if it is none of the anchor's."""
+    before = _before(search, anchor, node)
+    if before is None:
+        return None
+    if not _is_known(search.scope, node):
+        return Refused("operands of unknown shape")
+    choices = _choices(search, anchor, node, before)
+    return (*before, node), (search.described(nodes, anchor.kind) for nodes in choices)
 
 
 def _judged(
