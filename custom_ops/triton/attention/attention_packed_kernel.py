@@ -58,10 +58,10 @@ def packed_attention(
         total = tl.zeros((QUERIES,), tl.float32)
         for start in tl.range(0, count, KEYS):
             place = start + tl.arange(0, KEYS)
-            is_there = place < count
-            at = tl.load(indices + place, mask=is_there, other=0)
-            bias = bias_of(tl.load(mask + at, mask=is_there, other=0), MASK, FILL)
-            bias = tl.where(is_there, bias, float("-inf"))
+            is_present = place < count
+            at = tl.load(indices + place, mask=is_present, other=0)
+            bias = bias_of(tl.load(mask + at, mask=is_present, other=0), MASK, FILL)
+            bias = tl.where(is_present, bias, float("-inf"))
             part = load_rows(k, place, count, 0, W1, WIDTH, K_PITCH, True)
             scores = tl.dot(q1, tl.trans(part))
             if W2 > 0:
