@@ -161,18 +161,38 @@ def read_epilogue(
         for name in node.input
         if name not in made and (number := body.input_through(name, turned)) is not None
     }
+    known, epilogue = needed(read_steps(body, nodes, start, extras, dtype))
+    last = Value(len(epilogue.extras) + len(epilogue.steps)) if epilogue.steps else Value(0)
+    if known.get(end) != last:
+        return Refused("a result that is not the last step's")
+    return epilogue
+
+
+@refusals
+def read_steps(
+    body: Body,
+    nodes: Sequence[onnx.NodeProto],
+    start: str,
+    extras: Mapping[str, int],
+    dtype: str = "float32",
+) -> tuple[dict[str, Operand], Epilogue] | Refused:
+    """Return what each value of an epilogue is, and its steps.
+
+    Args:
+        body: The region's.
+        nodes: The steps in order.
+        start: What the first one reads.
+        extras: The numbers of the inputs that further operands are.
+        dtype: Of all values.
+    """
     distinct = tuple(dict.fromkeys(extras.values()))
     known: dict[str, Operand] = {start: Value(0)}
     known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
     steps: list[Step] = []
     for node in nodes:
-        step = needed(read_step(body, node, known, dtype))
-        known[node.output[0]] = Value(1 + len(distinct) + len(steps))
-        steps.append(step)
-    last = Value(len(distinct) + len(steps)) if steps else Value(0)
-    if known.get(end) != last:
-        return Refused("a result that is not the last step's")
-    return Epilogue(distinct, tuple(steps))
+        steps.append(needed(read_step(body, node, known, dtype)))
+        known[node.output[0]] = Value(len(distinct) + len(steps))
+    return known, Epilogue(distinct, tuple(steps))
 
 
 def read_step(

@@ -59,6 +59,7 @@ PASSES: Mapping[str, str] = {
         "simplify-reshape",
         "simplify-transpose",
         "simplify-where",
+        "skip-padding",
         "sink-transposes",
         "unsign-activations",
         "unwrap-batch-norm",

@@ -11,10 +11,10 @@ import onnxruntime as ort
 import pytest
 from fused_model import fused_model, session
 from int8_models import MODELS, Net
-from ortkit.custom_ops.tvm.gemm.int8 import Int8Product, match
+from ortkit.custom_ops.tvm.gemm.int8 import ANCHOR, Int8Product, match
 
-from ortkit.fusion.gemm.cpu_int8 import family
 from ortkit.fusion.gemm.int8_products import find_product
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import cost_model_of
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
@@ -59,7 +59,7 @@ def found(proto: onnx.ModelProto, level: str) -> Candidate:
         scope, model.graph, lambda signature: refusal(signature, Target("cpu", level)),
         cost_model_of(scope),
     )  # fmt: skip
-    (one,) = family(search)
+    (one,) = grown(search, ANCHOR)
     return one
 
 
