@@ -11,6 +11,7 @@ from ortkit.ops.padding.attention import AttentionSite, attention_site, flags_fo
 from ortkit.ops.padding.emit import pack_nodes
 from ortkit.ops.padding.pack import plan_of
 from ortkit.ops.padding.proof import Proof
+from ortkit.ops.padding.sizes import precedes
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
@@ -69,6 +70,9 @@ class SkipPadding(GraphPass):
             is_read = all(node.outputs[0] not in proof.unread for node in proof.attention)
             if is_read or not plan.is_worth_it:
                 reason = _reason(proof, site)
+                continue
+            if not precedes(proof, plan):
+                reason = "its mask is made of what would be packed"
                 continue
             if scope.opset() < _SINCE:
                 scope.log.miss(self.name, about, f"opset {_SINCE} is needed")

@@ -189,7 +189,7 @@ FACE = {
         "core emit find forms mask_emit mask_values operands projections rotary sizes trace"
         " understand understood"
     ),
-    "ops/padding": "attention emit pack proof",
+    "ops/padding": "attention emit pack proof sizes",
     "ops/rotary": "channels emit layout match steps",
     "page/graph": "build compared document write",
     "provider/conformance": "cases conform subject verdict",

@@ -53,8 +53,12 @@ def other_numbers(random: np.random.Generator, samples: int, length: int) -> np.
     return right(random, samples, length) * random.integers(-2, 4, (samples, length))
 
 
+def one_below_zero(_: np.random.Generator, samples: int, length: int) -> np.ndarray:
+    return np.tile(-(np.arange(length) == 1).astype(np.int64), (samples, 1))
+
+
 MASKS: tuple[Mask, ...] = (
-    right, left, with_holes, one_empty, all_empty, full, other_numbers,
+    right, left, with_holes, one_empty, all_empty, full, other_numbers, one_below_zero,
 )  # fmt: skip
 
 #: How a mask of keys is written from `mask`, an input of int64.
@@ -227,6 +231,58 @@ def test_positions_are_counted_by_the_mask() -> None:
 def test_causal_attention(head: str) -> None:
     model = encoder("chosen", head, causal=True)
     result = packed(model)
+    assert_equal(model, ir.to_proto(result.model))
+
+
+def masked_by_size_of_tokens() -> onnx.ModelProto:
+    """Return an encoder whose mask has as many keys as what is looked up for its tokens."""
+    model = encoder("chosen", "chosen mean")
+    next(node for node in model.graph.node if node.output[0] == "zs").input[0] = "x"
+    return model
+
+
+def test_a_mask_of_as_many_keys_as_a_packed_value_has() -> None:
+    assert_packs(masked_by_size_of_tokens())
+
+
+def test_a_mask_whose_size_no_input_has() -> None:
+    model = masked_by_size_of_tokens()
+    both = onnx.parser.parse_graph("g (int64[2,b,s] both) => () { }").input
+    del model.graph.input[:]
+    model.graph.input.extend(both)
+    for name, place in (("mask", "second"), ("ids", "first")):
+        model.graph.node.insert(0, onnx.helper.make_node("Gather", ["both", place], [name]))
+    assert reason(model)
+
+
+def with_numbers_of_keys(model: onnx.ModelProto, **attributes: float) -> onnx.ModelProto:
+    """Let attention be com.microsoft's, whose mask is a number for each key."""
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    for node in model.graph.node:
+        if node.op_type == "Attention":
+            operands = node.input[:3]
+            name = node.output[0]
+            node.CopyFrom(
+                onnx.helper.make_node(
+                    "MultiHeadAttention", [*operands, "", "keys"], [name],
+                    domain="com.microsoft", num_heads=2, **attributes,
+                )
+            )  # fmt: skip
+    cast = onnx.helper.make_node("Cast", ["mask"], ["keys"], to=onnx.TensorProto.INT32)
+    model.graph.node.insert(0, cast)
+    return model
+
+
+@pytest.mark.parametrize("attributes", [{}, {"unidirectional": 1}])
+def test_keys_with_a_number_above_zero_are_seen(attributes: dict[str, float]) -> None:
+    assert_packs(with_numbers_of_keys(encoder("chosen", "chosen mean"), **attributes))
+
+
+@pytest.mark.parametrize("fill", [-1.0, float("-inf")])
+def test_keys_that_another_number_is_added_to_may_be_seen(fill: float) -> None:
+    model = with_numbers_of_keys(encoder("chosen", "mean"), mask_filter_value=fill)
+    result = packed(model)
+    assert not result.log.hits
     assert_equal(model, ir.to_proto(result.model))
 
 

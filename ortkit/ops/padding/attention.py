@@ -16,8 +16,10 @@ from ortkit.rewrite.scope import Scope
 #: By operator: the inputs that hold a mask, and those that must be absent.
 _MASKS = {("", "Attention"): (3,), ("com.microsoft", "MultiHeadAttention"): (4, 5)}
 _ABSENT = {("", "Attention"): (4, 5, 6), ("com.microsoft", "MultiHeadAttention"): (6, 7, 8, 9)}
-#: The input of MultiHeadAttention that holds one number for each key, 0 where it is left out.
+#: The input of MultiHeadAttention that holds one number for each key, above 0 where it is seen.
 _KEY_PADDING = 4
+#: The attribute of MultiHeadAttention that says what is added to the score of a key left out.
+_FILL = "mask_filter_value"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def attention_site(scope: Scope, node: ir.Node) -> AttentionSite | None:
     if any(inputs.get(index) is not None for index in _ABSENT[kind]):
         return None
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        return None
+    if kind[0] and not _leaves_out(node.attributes.get_float(_FILL, MASKED)):
         return None
     masks = [value for index in places if (value := inputs.get(index)) is not None]
     ranks = {scope.shapes.rank(value) for value in node.inputs[:3] if value is not None}
@@ -95,7 +99,10 @@ def leaves_out(scope: Scope, site: AttentionSite, flag: Flag) -> bool:
     if site.is_causal and len(shape) == 4 and shape[2] != 1:
         return False
     found = list(where_padding(scope, flag, mask))
-    return bool(found) and all(one is not None and bool(_masks(one).all()) for one in found)
+    is_number = is_of_keys(site)
+    return bool(found) and all(
+        one is not None and bool((one <= 0 if is_number else _masks(one)).all()) for one in found
+    )
 
 
 def may_give_nan(scope: Scope, site: AttentionSite, flag: Flag) -> bool:
@@ -112,6 +119,11 @@ def is_of_keys(site: AttentionSite) -> bool:
     """Say whether the mask is that of com.microsoft's MultiHeadAttention with a number per key."""
     inputs = dict(enumerate(site.node.inputs))
     return site.node.domain != "" and inputs.get(_KEY_PADDING) is site.mask
+
+
+def _leaves_out(fill: float) -> bool:
+    """Say whether a key to whose score this is added is left out, without NaN for any query."""
+    return bool(np.isfinite(fill)) and fill <= MASKED
 
 
 def _masks(array: np.ndarray) -> np.ndarray:

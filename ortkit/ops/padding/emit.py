@@ -12,6 +12,7 @@ from ortkit.ops.attention.core import MASKED
 from ortkit.ops.padding.attention import AttentionSite, is_of_keys
 from ortkit.ops.padding.pack import Plan, rest_of
 from ortkit.ops.padding.proof import Proof
+from ortkit.ops.padding.sizes import reads_sizes, source_of_sizes, write_sizes
 from ortkit.ops.padding.tokens import Tokens
 from ortkit.rewrite.scope import Attributes, Scope
 
@@ -236,6 +237,8 @@ def _needs_all(writer: Writer, proof: Proof, site: AttentionSite, needed: ir.Val
     seen = mask
     if dtype.numpy().kind == "f":
         seen = writer.op("Greater", mask, writer.constant(np.array(_SEEN, dtype.numpy())))
+    elif is_of_keys(site):
+        seen = writer.op("Greater", mask, writer.constant(np.array(0, dtype.numpy())))
     elif dtype != ir.DataType.BOOL:
         seen = writer.cast(mask, ir.DataType.BOOL)
     padding = writer.op("Not", needed)
@@ -300,7 +303,11 @@ def pack_nodes(proof: Proof, plan: Plan) -> None:
                 _forget_shape(scope, value)
         scope.shapes.infer_node(node)
     changed_values: set[ir.Value] = set()
+    source = source_of_sizes(proof)
     for node, index, value in readers:
+        if source is not None and reads_sizes(node):
+            write_sizes(proof, source, node, shapes[value])
+            continue
         padded = packing.pad(value, shapes[value], node)
         if node in proof.multiplied:
             padded = packing.zeroed(padded, value, node)
