@@ -59,7 +59,11 @@ def head(opset: int, dtype: type, *, by_sizes: bool, **rule: str) -> onnx.ModelP
         for i, (channels, pixels) in enumerate(zip(CHANNELS, PIXELS, strict=True))
     ]
     output = helper.make_tensor_value_info("y", kind, ["n", FILTERS, height, width])
-    graph = helper.make_graph(nodes, "g", inputs, [output], kept)
+    inner = [
+        helper.make_tensor_value_info(f"r{i}", kind, ["n", CHANNELS[i], height, width])
+        for i in (0, 2)
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, [output], kept, value_info=inner)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
