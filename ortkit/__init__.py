@@ -10,8 +10,10 @@ from pathlib import Path
 from pkgutil import extend_path
 from typing import TYPE_CHECKING
 
+from ortkit.deferred_imports import defer_imports
 from ortkit.version import __version__ as __version__
 
+defer_imports()
 # A checkout has `ortkit.custom_ops` beside this folder and without its native part. Where a wheel
 # is installed too, `python -m ortkit` in the checkout takes it from the wheel.
 if not (Path(__file__).parent / "custom_ops").is_dir():

@@ -59,13 +59,21 @@ class Epilogue:
         """The time of one element: a simple vector operation takes 1/32 ns, on x86-64-v4."""
         return self.flops * 31
 
-    def write(self, e: Emitter, result: Expr, extras: Sequence[Expr]) -> Expr:
+    def write(
+        self, e: Emitter, result: Expr, extras: Sequence[Expr], *, is_fenced: bool = False
+    ) -> Expr:
         """Emit all steps on the lanes of a vector loop and return the last one's value."""
-        values = self.values(e, result, extras)
+        values = self.values(e, result, extras, is_fenced=is_fenced)
         return values[-1] if self.steps else values[0]
 
     def values(
-        self, e: Emitter, result: Expr, extras: Sequence[Expr], kept: Collection[int] = ()
+        self,
+        e: Emitter,
+        result: Expr,
+        extras: Sequence[Expr],
+        kept: Collection[int] = (),
+        *,
+        is_fenced: bool = False,
     ) -> list[Expr]:
         """Emit all steps on the lanes of a vector loop and return each `Value`.
 
@@ -75,13 +83,18 @@ class Epilogue:
             extras: In the order of `self.extras`.
             kept: Values that are read in addition by steps; others may be missing from the list's
                 places, whose value is then `result`.
+            is_fenced: Whether products are rounded before they are added to, as ONNX Runtime's
+                operators do one after the other.
         """
         values = [e.share(result), *(e.share(extra) for extra in extras)]
         for at in range(len(self.steps)):
             if len(values) not in kept and self._is_inside_silu(at):
                 values.append(values[0])  # never read
                 continue
-            values.append(e.share(self._write_step(e, at, values)))
+            value = self._write_step(e, at, values)
+            if is_fenced and self.steps[at].op_type == "Mul":
+                value = e.fence(value)
+            values.append(e.share(value))
         return values
 
     def _write_step(self, e: Emitter, at: int, values: Sequence[Expr]) -> Expr:
@@ -148,18 +161,38 @@ def read_epilogue(
         for name in node.input
         if name not in made and (number := body.input_through(name, turned)) is not None
     }
+    known, epilogue = needed(read_steps(body, nodes, start, extras, dtype))
+    last = Value(len(epilogue.extras) + len(epilogue.steps)) if epilogue.steps else Value(0)
+    if known.get(end) != last:
+        return Refused("a result that is not the last step's")
+    return epilogue
+
+
+@refusals
+def read_steps(
+    body: Body,
+    nodes: Sequence[onnx.NodeProto],
+    start: str,
+    extras: Mapping[str, int],
+    dtype: str = "float32",
+) -> tuple[dict[str, Operand], Epilogue] | Refused:
+    """Return what each value of an epilogue is, and its steps.
+
+    Args:
+        body: The region's.
+        nodes: The steps in order.
+        start: What the first one reads.
+        extras: The numbers of the inputs that further operands are.
+        dtype: Of all values.
+    """
     distinct = tuple(dict.fromkeys(extras.values()))
     known: dict[str, Operand] = {start: Value(0)}
     known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
     steps: list[Step] = []
     for node in nodes:
-        step = needed(read_step(body, node, known, dtype))
-        known[node.output[0]] = Value(1 + len(distinct) + len(steps))
-        steps.append(step)
-    last = Value(len(distinct) + len(steps)) if steps else Value(0)
-    if known.get(end) != last:
-        return Refused("a result that is not the last step's")
-    return Epilogue(distinct, tuple(steps))
+        steps.append(needed(read_step(body, node, known, dtype)))
+        known[node.output[0]] = Value(len(distinct) + len(steps))
+    return known, Epilogue(distinct, tuple(steps))
 
 
 def read_step(

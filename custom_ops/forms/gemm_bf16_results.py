@@ -12,7 +12,7 @@ from ortkit.kernels.signature import TensorSpec
 from ortkit.refusal import Refused, needed, refusals
 
 from .body import Body, integer
-from .epilogue import Epilogue, Operand, Step, Value, read_step
+from .epilogue import Epilogue, Operand, Value, read_steps
 from .gemm_bf16_operands import BFLOAT16, wide_input
 
 
@@ -54,27 +54,19 @@ def read_finish(
             number = None if name in made or not name else wide_input(body, name)
             if number is not None:
                 extras[name] = number
-    distinct = tuple(dict.fromkeys(extras.values()))
-    specs = [body.signature.inputs[number] for number in distinct]
-    kinds = [_is_of_columns(spec, shape) for spec in specs]
+    kinds = [_is_of_columns(body.signature.inputs[one], shape) for one in extras.values()]
     if None in kinds:
         return Refused("an operand that has neither the result's shape nor one number a column")
-    known: dict[str, Operand] = {start: Value(0)}
-    known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
-    steps: list[Step] = []
-    rounded: dict[str, Value] = {}
-    for node in nodes:
-        value = known.get(node.input[0])
-        if node.op_type == "Cast" and integer(node, "to", 0) == BFLOAT16 and value is not None:
-            assert isinstance(value, Value)
-            rounded[node.output[0]] = value
-            continue
-        step = needed(read_step(body, node, known))
-        steps.append(step)
-        known[node.output[0]] = Value(len(distinct) + len(steps))
+    steps = [node for node in nodes if not _rounds(node)]
+    known, epilogue = needed(read_steps(body, steps, start, extras))
+    rounded = {node.output[0]: known.get(node.input[0]) for node in nodes if _rounds(node)}
     results = needed(_results(body, known, rounded, shape))
-    of_columns = tuple(bool(kind) for kind in kinds)
-    return Finish(Epilogue(distinct, tuple(steps)), of_columns, results)
+    of_columns = [_is_of_columns(body.signature.inputs[one], shape) for one in epilogue.extras]
+    return Finish(epilogue, tuple(map(bool, of_columns)), results)
+
+
+def _rounds(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and integer(node, "to", 0) == BFLOAT16
 
 
 def _dependent(nodes: Iterable[onnx.NodeProto], start: str) -> list[onnx.NodeProto]:
@@ -100,7 +92,7 @@ def _is_of_columns(spec: TensorSpec, shape: tuple[int | str, ...]) -> bool | Non
 def _results(
     body: Body,
     known: Mapping[str, Operand],
-    rounded: Mapping[str, Value],
+    rounded: Mapping[str, Operand],
     shape: tuple[int | str, ...],
 ) -> tuple[Value, ...] | Refused:
     results: list[Value] = []

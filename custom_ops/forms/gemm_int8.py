@@ -21,7 +21,7 @@ from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, RefusedError, needed, refusals
 
 from .body import Body
-from .epilogue import Epilogue, Operand, Step, Value, read_step
+from .epilogue import Epilogue, read_steps
 
 MICROSOFT = "com.microsoft"
 _FLOAT = onnx.TensorProto.FLOAT
@@ -281,14 +281,8 @@ class _Reader:
             number = self.body.inputs.get(name)
             if number is not None and self.specs[number].dtype == "float32":
                 extras[name] = number
-        distinct = tuple(dict.fromkeys(extras.values()))
-        known: dict[str, Operand] = {start: Value(0)}
-        known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
-        steps: list[Step] = []
-        for node in nodes:
-            steps.append(needed(read_step(self.body, node, known)))
-            known[node.output[0]] = Value(len(distinct) + len(steps))
-        return Floats(Epilogue(distinct, tuple(steps)), tuple(map(self._is_row, distinct)))
+        _, epilogue = needed(read_steps(self.body, nodes, start, extras))
+        return Floats(epilogue, tuple(map(self._is_row, epilogue.extras)))
 
 
 def _is_one(spec: TensorSpec) -> bool:

@@ -86,6 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
     add("--fix-shape", action="append", default=[], metavar="NAME=SIZE",
         help="write this number in place of a named size; may be repeated")  # fmt: skip
+    add("--skip-padding", default="", metavar="INPUT[=N]",
+        help="tokens where INPUT is N (0) are not computed, and 0; or proved, no")  # fmt: skip
     add(
         "--strict",
         action="store_true",
@@ -250,6 +252,8 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
     if report.provider_options:
         told = ", ".join(f"{name}={value}" for name, value in report.provider_options.items())
         show.note(f"layout: sessions give the CUDA provider {told} ({report.layout_note})")
+    if report.padding:
+        show.note(f"padding: {report.padding.removeprefix('padding ')}")
     for identity in report.rolled_back:
         show.note(f"warning: rolled back {identity}: with it the result is wrong or does not load")
     for identity in report.denied_in_vain:

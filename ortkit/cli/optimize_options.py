@@ -56,6 +56,7 @@ def options_of(arguments: argparse.Namespace, progress: Stages) -> OptimizeOptio
         inputs=arguments.inputs,
         tolerance=tolerance(arguments.atol, arguments.rtol),
         shapes=sizes(arguments.shape),
+        skip_padding=arguments.skip_padding,
         fixed_shapes=sizes(arguments.fix_shape, "--fix-shape"),
         denied=frozenset(arguments.deny),
         instruments=_instruments(arguments),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,13 +17,15 @@ from ortkit.fusion.conv.plan import settle_chain
 from ortkit.fusion.decompose.run import Decomposition, Surroundings, decomposed
 from ortkit.fusion.kept import KeptNode, find_kept, settle_kept
 from ortkit.fusion.regions import select
-from ortkit.fusion.regions.cost_model import cost_model_of
+from ortkit.fusion.regions.anchors import grown
+from ortkit.fusion.regions.cost_model import CostModel, cost_model_of
 from ortkit.fusion.regions.duplicate import Accepts, Candidate, asked_once
 from ortkit.fusion.regions.lower import lower_region, restore_order
 from ortkit.fusion.regions.region import PASS
 from ortkit.fusion.regions.report import RegionReport, op_types
 from ortkit.fusion.regions.search import Search
 from ortkit.graph.walk import control_bodies
+from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.kernels.tuning.database import Chooser
@@ -73,12 +75,10 @@ def compile_regions(
 
     # Bodies import the versions of the model.
     opsets = {"": scopes[0].opset()} if scopes else {}
-    chains = [
-        (scope, one)
-        for scope in scopes
-        if isinstance(scope.root, ir.Graph)
-        for one in find_chains(scope, scope.root, accepts)
+    planners = [
+        Planner(scope, accepts, cost_model_of(scope), settle=_Allowed(scope)) for scope in scopes
     ]
+    chains = [(one.scope, chain) for one in planners for chain in one.chains()]
     excluded = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
     has_layout = target.traits.has_nhwc_option and bool(advise(scopes, excluded).options)
     decompositions = _decompositions(target, Surroundings(accepts, excluded, has_layout))
@@ -87,8 +87,7 @@ def compile_regions(
     with decomposed(scopes, decompositions):
         plan = _Plan(
             chains,
-            [(scope, one) for scope in scopes
-             for one in find_candidates(scope, accepts, excluded)],
+            [(one.scope, each) for one in planners for each in one.candidates(excluded)],
             list(find_kept(scopes, bodies, accepts, target)) if bodies else [],
             bodies or {},
         )  # fmt: skip
@@ -179,23 +178,49 @@ def _lower(
     return replace(_report(one, at, reason, emitted), left_out=missing)
 
 
-def find_candidates(
-    scope: Scope, accepts: Accepts, excluded: frozenset[ir.Node] = frozenset()
-) -> Iterator[Candidate]:
-    """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
-    if not isinstance(scope.root, ir.Graph):
-        return
-    first = Search(
-        scope, scope.root, accepts, cost_model_of(scope), set(excluded), settle=_Allowed(scope)
-    )
-    for graph in (scope.root, *_bodies(scope.root)):
-        yield from find_in_graph(replace(first, graph=graph))
+@dataclass(frozen=True)
+class Planner:
+    """Finds what of a scope may become kernels: for `ortkit optimize`, and for its provider.
+
+    Chains of convolutions come first. Then come the families of the target's row, in order, and
+    the pointwise regions of what is left.
+
+    Args:
+        scope: Whose graph is planned.
+        accepts: Says why there would be no kernel for a region.
+        cost: Says when a prediction is not good enough.
+        settle: See `Search`.
+        in_place: See `Search`; if so, graphs that are nested in the scope's are planned too.
+    """
+
+    scope: Scope
+    accepts: Accepts
+    cost: CostModel
+    settle: Callable[[Candidate], Candidate]
+    in_place: bool = True
+
+    def chains(self) -> list[Chain]:
+        """Return the chains of convolutions, those that are not taken too."""
+        root = self.scope.root
+        return find_chains(self.scope, root, self.accepts) if isinstance(root, ir.Graph) else []
+
+    def candidates(self, excluded: Collection[ir.Node] = ()) -> Iterator[Candidate]:
+        """Yield the regions without nodes that are `excluded`; see `Candidate`."""
+        root = self.scope.root
+        if not isinstance(root, ir.Graph):
+            return
+        search = Search(
+            self.scope, root, self.accepts, self.cost, set(excluded), settle=self.settle,
+            in_place=self.in_place,
+        )  # fmt: skip
+        for graph in (root, *(_bodies(root) if self.in_place else ())):
+            yield from _in_graph(replace(search, graph=graph))
 
 
-def find_in_graph(search: Search) -> Iterator[Candidate]:
-    """Yield the regions of one graph: those of each family, and pointwise ones of what is left."""
+def _in_graph(search: Search) -> Iterator[Candidate]:
     for name in search.scope.traits.families:
-        found = list(load(name)(search))
+        family = load(name)
+        found = list(grown(search, family) if isinstance(family, Anchor) else family(search))
         made = [each.region for each in found if each.signature is not None]
         search.taken.update(without_readers(made))
         yield from found

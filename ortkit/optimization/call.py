@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,9 +29,17 @@ from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.optimization.kernels import compile_kernels, foreign_note
 from ortkit.optimization.options import OptimizeOptions as OptimizeOptions
-from ortkit.optimization.passes import lowering_of, pipeline_of, rewrite_options, tidied
+from ortkit.optimization.padding import PADDING_KEY, NamedPadding, zero_padding
+from ortkit.optimization.passes import (
+    lowering_of,
+    padding_pipeline,
+    pipeline_of,
+    rewrite_options,
+    tidied,
+)
 from ortkit.optimization.report import Report
 from ortkit.optimization.result import Optimized as Optimized
+from ortkit.passes.skip_padding import SkipPadding
 from ortkit.rewrite.failures import FailedPass, PassError, blamed
 from ortkit.rewrite.pipeline import PipelineResult
 from ortkit.temporary import TemporaryFolder
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from ortkit.measure.measurer import Measurer
     from ortkit.measure.short_timing import ShortTiming
     from ortkit.precision.lowering import CpuLowering
+    from ortkit.rewrite.log import Hit
     from ortkit.verify.fixed_batch import BatchVerifier
     from ortkit.verify.kernels.check import KernelReport
     from ortkit.verify.verification import Gap, Verification
@@ -137,6 +146,8 @@ class _Run:
         model = open_model(self.source)
         if self.options.fixed_shapes:
             fix_sizes(model, self.options.fixed_shapes)
+        if (padding := NamedPadding.of(self.options.skip_padding)) is not None:
+            zero_padding(model, padding)
         return model
 
     def first(self) -> Candidate:
@@ -205,6 +216,12 @@ class _Run:
             with self._stage("precision"), blamed(LOWERING):
                 self.lowering.lower(model, result.log)
                 result = tidied(result, told, self.failed)
+        if self.options.skips_padding:
+            with self._stage("padding"):
+                passes = padding_pipeline().without(self.failed)
+                result = passes.run(
+                    model, told, instruments=self.options.instruments, after=result
+                )
         with self._stage("kernels"):
             regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
         emitted = frozenset(one.emitted_as for one in regions if one.emitted_as is not None)
@@ -602,6 +619,7 @@ class _Run:
             kernel_check=self.kernel_check,
             names=self.names,
             provider_options={} if candidate.layout is None else candidate.layout.options,
+            padding=_padding_note(candidate.model, result.log.hits),
             layout_note="" if candidate.layout is None else candidate.layout.reason,
             precision=None if self.lowering is None else self.lowering.report(result.log),
             source_kernels=self.fused.note(candidate),
@@ -614,10 +632,14 @@ class _Run:
 
     def original(self) -> Path:
         """Return the source as a file for the verifying process."""
-        if isinstance(self.source, str | os.PathLike):
+        padding = NamedPadding.of(self.options.skip_padding)
+        if isinstance(self.source, str | os.PathLike) and padding is None:
             return Path(self.source)
         path = self.work / "original.onnx"
-        save_model(open_model(self.source), path, external_data=True, is_temporary=True)
+        model = open_model(self.source)
+        if padding is not None:
+            zero_padding(model, padding)
+        save_model(model, path, external_data=True, is_temporary=True)
         return path
 
     def _saved(self, candidate: Candidate, name: str = "candidate.onnx") -> Path:
@@ -634,6 +656,14 @@ class _Run:
         finally:
             taken = time.perf_counter() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
+
+
+def _padding_note(model: ir.Model, hits: Sequence[Hit]) -> str:
+    """Return what is done about padding; empty if nothing is."""
+    is_skipped = any(hit.pass_name == SkipPadding.name for hit in hits)
+    said = model.metadata_props.get(PADDING_KEY, "")
+    what = "is not computed" if is_skipped else "is computed"
+    return f"padding {what}; {said}" if said else "padding is not computed" if is_skipped else ""
 
 
 def _names(model: ir.Model) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
+from ortkit.optimization.padding import NONE, NamedPadding
 from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
@@ -46,7 +47,7 @@ _NUMBERS = {
     "verify_memory": (int | None, 0),
 }  # fmt: skip
 _TYPES: Mapping[str, Any] = {
-    "passes": str, "cpu": str, "arch": str, "shapes": Mapping, "denied": Set,
+    "passes": str, "skip_padding": str, "cpu": str, "arch": str, "shapes": Mapping, "denied": Set,
     "fixed_shapes": Mapping,
     "extra_passes": tuple | list, "inputs": Path | None, "calibrate": Path | None,
     "fuel": int | None, "instruments": Instruments, "progress": Callable, "count": Callable,
@@ -91,6 +92,10 @@ class OptimizeOptions:
     """See `ortkit.passes.select.select_passes`."""
     extra_passes: tuple[Pass, ...] = ()
     """The caller's own, run after the others."""
+    skip_padding: str = ""
+    """Which padding of a batch is not computed: `proved`, what provably reaches no result; `no`,
+    none; or `INPUT=NUMBER`, the tokens at which an input is a number (0 if only `INPUT` is given),
+    where all outputs then hold zeros. Empty: `proved` for CPUs, `no` for CUDA."""
     fixed_shapes: Mapping[str, int] = field(default_factory=dict)
     """Named sizes that the result has as numbers; it is verified at these."""
     precision: Precision = "fp32"
@@ -171,6 +176,7 @@ class OptimizeOptions:
                 fix="use --target cpu",
             )
         _check_verification(self)
+        NamedPadding.of(self.skip_padding)
         _check_precision(self)
         architectures_of(self.arch)
         if self.kernels not in ("auto", "off", *traits.backends):
@@ -195,6 +201,13 @@ class OptimizeOptions:
     def coverage(self) -> Level:
         """How much verification covers."""
         return "quick" if isinstance(self.verify, bool) else self.verify
+
+    @property
+    def skips_padding(self) -> bool:
+        """Whether padding is skipped where it reaches no result."""
+        is_default = not self.skip_padding and traits_of(self.target).skips_padding
+        is_asked = self.skip_padding not in ("", NONE)
+        return self.level >= REGIONS_SINCE_LEVEL and (is_default or is_asked)
 
     @property
     def lowers_products(self) -> bool:

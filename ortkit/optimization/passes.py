@@ -49,6 +49,11 @@ def lowering_of(options: OptimizeOptions) -> Pipeline:
     return Pipeline((LowerPrecision(to), *ends, *map(load_pass, tidy)))
 
 
+def padding_pipeline() -> Pipeline:
+    """Return the passes that skip padding, once everything is recognised and lowered."""
+    return Pipeline(tuple(map(load_pass, ("skip-padding", "merge-equal-nodes", "drop-unused"))))
+
+
 def tidied(
     result: PipelineResult, options: RewriteOptions, but: Container[str] = ()
 ) -> PipelineResult:

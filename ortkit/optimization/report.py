@@ -69,6 +69,9 @@ class Report:
     load_check: str = ""
     """`yes` if ONNX Runtime loads the result, or why that was not checked; empty if it was not
     asked for."""
+    padding: str = ""
+    """Whether padding of batches is computed, and which outputs hold zeros there; empty if none is
+    known."""
     layout_note: str = ""
     """What decided that; empty for other targets."""
     precision: PrecisionReport | None = None
@@ -177,6 +180,7 @@ class Report:
             "source_kernels": self.source_kernels,
             "provider_options": self.provider_options,
             "layout_note": self.layout_note,
+            "padding": self.padding,
             "settled": self.settled,
             "steps": [asdict(step) for step in self.steps],
             "seconds": self.seconds,

@@ -61,6 +61,7 @@ PASSES: Mapping[str, str] = {
         "simplify-transpose",
         "simplify-where",
         "sink-resizes",
+        "skip-padding",
         "sink-transposes",
         "unsign-activations",
         "unwrap-batch-norm",

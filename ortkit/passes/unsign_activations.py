@@ -38,6 +38,8 @@ class UnsignActivations(NodePass):
     Skips:
         * Quantized numbers that are read otherwise, or returned.
         * Weights, zero points that are not constant.
+        * Numbers that are quantized again at once. ONNX Runtime (1.31.1) merges two pairs of one
+          type into one on a grid of its own, and leaves pairs of two types alone.
         * CUDA, and processors that have kernels for int8.
 
     Source:
@@ -67,6 +69,9 @@ class UnsignActivations(NodePass):
             return
         if not all(index == 0 and is_op(node, "DequantizeLinear") for node, index in readers):
             site.miss("its numbers are read otherwise than by DequantizeLinear")
+            return
+        if _is_requantized(site, [node for node, _ in readers]):
+            site.miss("its numbers are quantized again at once")
             return
         nodes = [site.node, *(node for node, _ in readers)]
         zeros = [zero_of(site, node, _INT8) for node in nodes]
@@ -105,6 +110,15 @@ class UnsignActivations(NodePass):
         assert numbers is not None
         # 128 more of eight bits is the first bit flipped.
         return site.constant(np.asarray(np.asarray(numbers, np.int8).view(np.uint8) ^ 128))
+
+
+def _is_requantized(site: Site, readers: Sequence[ir.Node]) -> bool:
+    """Say whether QuantizeLinear directly follows a DequantizeLinear, on either side."""
+    source = site.input(0)
+    if source is not None and is_op(source.producer(), "DequantizeLinear"):
+        return True
+    after = (use.node for node in readers for use in node.outputs[0].uses())
+    return any(is_op(node, "QuantizeLinear") for node in after)
 
 
 def _set_zero(site: Site, node: ir.Node, zero: ir.Value) -> None:

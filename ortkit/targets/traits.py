@@ -61,7 +61,7 @@ class Traits:
 
     cost_model: str
     families: tuple[str, ...]
-    """Candidates around heavy operators: functions of a `Search`."""
+    """Candidates around heavy operators: each an `Anchor`, or a function of a `Search`."""
     templates: tuple[str, ...]
     """Hand-shaped kernels: modules of `ortkit.custom_ops` below the backend's, with `match`."""
     decompositions: tuple[str, ...]
@@ -74,6 +74,9 @@ class Traits:
     """Whether ONNX Runtime lays 2-D convolutions of float32 out in blocks of channels."""
     has_nhwc_option: bool
     """Whether the provider has an option to lay convolutions out as NHWC (`prefer_nhwc`)."""
+    skips_padding: bool
+    """Whether padding is skipped unless told otherwise: the number of tokens is then known in a
+    run only, and no CUDA graph can be captured."""
     repeats_cheap_nodes: bool
     """Whether a launch less is worth a few operations that are computed again for each point."""
 

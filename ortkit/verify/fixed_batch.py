@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch
+from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch, row_axes
 from ortkit.graph.batch.place import Mixed
 from ortkit.graph.io.open import open_model
 from ortkit.verify.limits import operations
-from ortkit.verify.repeated import RepeatedVerifier, row_axes
+from ortkit.verify.repeated import RepeatedVerifier
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 

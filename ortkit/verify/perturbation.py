@@ -5,7 +5,7 @@ and each run. The spread of a few runs around the exact one is what any other or
 computation may move. Elements that choose or round otherwise in some run are near ties.
 
 Integral numbers are not perturbed where they come of exact arithmetic alone: masks of 0 and 1,
-counts and positions.
+counts and positions. Nor are halves of inputs: a 0.5 that is rounded is no near tie.
 """
 
 from __future__ import annotations
@@ -56,14 +56,16 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
     for value in _combined(model):
         if epsilon(value):
             part = ROUNDINGS * min(epsilon(value), _WITHIN)
-            _perturb(model, value, ir.DataType.FLOAT, part, names, keeps_integers=False)
+            _perturb(model, value, ir.DataType.FLOAT, part, names)
     for value in values:
         dtype = shapes.dtype(value)
         if dtype in _DRAWN and value.uses():
             unit = max(epsilon(value), quantized if _is_quantized(value) else 0.0)
             if not unit:
                 continue
-            _perturb(model, value, dtype, ROUNDINGS * unit, names, keeps_integers=value in exact)
+            has_halves = value in exact and _is_input(value) and not _is_quantized(value)
+            kept = 2.0 if has_halves else float(value in exact)
+            _perturb(model, value, dtype, ROUNDINGS * unit, names, kept)
 
 
 def _combined(model: ir.Model) -> list[ir.Value]:
@@ -95,6 +97,15 @@ def _exact_values(model: ir.Model, values: Iterable[ir.Value]) -> set[ir.Value]:
     return exact
 
 
+def _is_input(value: ir.Value) -> bool:
+    """Say whether a value is an input, moved at most."""
+    node = value.producer()
+    while node is not None and node.op_type in _MOVERS and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value.is_graph_input()
+
+
 def _is_float(value: ir.Value) -> bool:
     return value.dtype is None or value.dtype.is_floating_point()
 
@@ -104,26 +115,30 @@ def _is_quantized(value: ir.Value) -> bool:
     return any(is_quantizing(node) and index == 0 for node, index in value.uses())
 
 
-def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
+def perturb_constants(
+    model: ir.Model, constants: Mapping[str, tuple[float, np.ndarray | None]]
+) -> None:
     """Let all consumers of float32 constants of the main graph read them perturbed, in place.
 
     Args:
         model: Its functions are inlined.
-        constants: By name, the epsilon of the type that their numbers were rounded to.
+        constants: By name, the epsilon of the type that their numbers were rounded to, and which
+            were, bool like the constant; None for all.
     """
     names = names_in(model)
     made = {value.name: value for node in model.graph for value in node.outputs}
-    for name, epsilon in constants.items():
+    for name, (epsilon, rounded) in constants.items():
         value = model.graph.initializers.get(name, made.get(name))
         if value is not None and value.uses():
             # A number is off by half an epsilon at most.
             part = ROUNDINGS * epsilon / 2
-            _perturb(model, value, ir.DataType.FLOAT, part, names, keeps_integers=True)
+            _perturb(model, value, ir.DataType.FLOAT, part, names, kept=1.0, moved=rounded)
 
 
 #: The first opset with Where, which keeps integral numbers as they are.
 _SELECTS_FROM = 9
 _NO_UNIFORM_FROM = 22
+_MOVERS = where(moves_only=True) - {"Concat"}
 #: Operators that give integral numbers of integral numbers, without a rounding.
 _EXACT = where(exact=True) | {"Add", "Cast", "Constant", "ConstantOfShape", "Mul", "Sub"}
 #: ONNX Runtime's integer kernels give numbers that are a step apart from the standard's. With
@@ -139,18 +154,35 @@ def _perturb(
     dtype: ir.DataType,
     part: float,
     names: set[str],
-    *,
-    keeps_integers: bool,
+    kept: float = 0.0,
+    moved: np.ndarray | None = None,
 ) -> None:
+    """Perturb a value.
+
+    Args:
+        model: Changed in place.
+        value: Of the model.
+        dtype: Its type.
+        part: The largest part of a number that it is moved by.
+        names: All names of the model.
+        kept: Numbers that are integral times this one stay as they are; 0: none does.
+        moved: Which elements are moved, bool like the value; None for all.
+    """
     readers = [use for use in value.uses() if not _sets_size(use.node, use.idx)]
     new_nodes = _factors(model, value, dtype, part, float(len(names)))
     product = ir.node("Mul", [value, new_nodes[-1].outputs[0]])
     new_nodes.append(product)
-    if keeps_integers:
-        whole = ir.node("Floor", [value])
-        is_whole = ir.node("Equal", [value, whole.outputs[0]])
+    if kept:
+        times = ir.node("Constant", [], {"value": ir.tensor(np.array(kept, dtype.numpy()))})
+        scaled = ir.node("Mul", [value, times.outputs[0]])
+        whole = ir.node("Floor", scaled.outputs)
+        is_whole = ir.node("Equal", [scaled.outputs[0], whole.outputs[0]])
         chosen = ir.node("Where", [is_whole.outputs[0], value, product.outputs[0]])
-        new_nodes += [whole, is_whole, chosen]
+        new_nodes += [times, scaled, whole, is_whole, chosen]
+    if moved is not None:
+        mask = ir.node("Constant", [], {"value": ir.tensor(moved)})
+        chosen = ir.node("Where", [mask.outputs[0], new_nodes[-1].outputs[0], value])
+        new_nodes += [mask, chosen]
     for new in new_nodes:
         new.outputs[0].name = take_name(names, f"{value.name}/perturbed")
     node = value.producer()

@@ -60,7 +60,7 @@ class Request:
     memory: int | None = None
     """The bytes that each process may take; None: see `ortkit.verify.limits`."""
     custom_ops: tuple[Path, ...] = ()
-    given: Sequence[Feeds] = ()
+    given: Sequence[Feeds | InputSet] = ()
     """The input sets to run on; if there are some, nothing is made or read."""
     most_sets: int | None = None
     """The number of input sets of a covering design that are made at most."""
@@ -108,6 +108,8 @@ class Reference:
     """What is odd about given input sets."""
     tolerance: UserTolerance | None = None
     """What the user allows a candidate to be off, in addition to what is judged anyway."""
+    maker: FeedMaker | None = None
+    """Makes other input sets; None where sets of a covering design are not wanted."""
     mismatches: tuple[Gap, ...] = ()
     """Expected outputs that came with them and that the original does not give."""
 
@@ -148,10 +150,12 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refused:
         feeds = (each.feeds for each in made.first)
         request = replace(request, seconds=time_limit(request.model, *feeds))
     runner = _Runner(request, folder)
-    is_covering = made.maker is not None and request.most_sets is None
-    if is_covering and not request.is_usual and not isinstance(request.samples, int):
+    level, maker = request.samples, made.maker
+    if request.most_sets is not None or request.is_usual or isinstance(level, int):
+        maker = None
+    elif maker is not None:
         rest = (runner.budget, folder / "guards", request.custom_ops)
-        made = with_guards_met(made, request.model, request.samples, *rest)
+        made = with_guards_met(made, request.model, level, *rest)
     plain, optimized = runner.run_without_hung("first", made.first, len(made.first))
     good = runner.usable(plain, optimized, excluded)
     if (len(good) < len(runner.sets) or not good) and plain.is_loaded and not plain.is_ended:
@@ -181,6 +185,7 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refused:
         dropped=(*made.dropped, *reference.dropped),
         notes=made.notes,
         tolerance=request.tolerance,
+        maker=maker,
         mismatches=mismatches(expected, actual, excluded, request.tolerance),
     )
 

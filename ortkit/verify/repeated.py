@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.batch.cut import Cut
+from ortkit.graph.batch.cut import Axes, Cut
+from ortkit.graph.batch.row_order import row_order
 from ortkit.refusal import Refused
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify.exchange import read_values, write_feeds
@@ -23,35 +24,10 @@ from ortkit.verify.kernels.library import Kernels, kernels_here
 from ortkit.verify.perturbation import RUNS
 from ortkit.verify.perturbed_runs import PerturbedRuns
 from ortkit.verify.reference import Reference, Request
-from ortkit.verify.row_order import row_order
 from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.verifier import Verifier
 
 _NAME = "repeated"
-
-Axes = Mapping[str, int | None]
-"""By input and output, the axis that the rows are along; None where there is none."""
-
-
-def row_axes(model: ir.Model, cut: Cut) -> Axes | None:
-    """Return where the rows of a model's inputs and outputs are; None if that is not known.
-
-    Args:
-        model: The original.
-        cut: The same for fewer rows.
-    """
-    axes: dict[str, int | None] = {}
-    whole = (*model.graph.inputs, *model.graph.outputs)
-    parts = (*cut.model.graph.inputs, *cut.model.graph.outputs)
-    for value, part in zip(whole, parts, strict=True):
-        if value.shape is None or part.shape is None or len(value.shape) != len(part.shape):
-            return None
-        pairs = list(zip(value.shape, part.shape, strict=True))
-        found = [axis for axis, (size, few) in enumerate(pairs) if size != few]
-        if len(found) > 1 or any(pairs[axis] != (cut.batch, cut.rows) for axis in found):
-            return None
-        axes[value.name or ""] = found[0] if found else None
-    return axes
 
 
 class RepeatedVerifier(Verifier):
@@ -97,7 +73,8 @@ class RepeatedVerifier(Verifier):
             optimized=folder / "optimized",
             perturbed=_RepeatedRuns(rows.perturbed, given, self),
             sessions=(plain, optimized),
-            late=(), unstable=(), about=rows.about[:1], dropped=(), notes=(), mismatches=(),
+            late=(), unstable=(), about=rows.about[:1], dropped=(), notes=(), maker=None,
+            mismatches=(),
         )  # fmt: skip
 
     def _run(

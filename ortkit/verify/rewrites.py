@@ -35,7 +35,6 @@ from ortkit.verify.inputs.guard_coverage import (
     probe_names,
     read_coverage,
 )
-from ortkit.verify.inputs.tables import different_tables
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
@@ -49,6 +48,7 @@ from ortkit.verify.rounded_constants import (
     half_weights,
     rounded_constants,
 )
+from ortkit.verify.same_constants import different_constants
 from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.steps import (
     as_steps,
@@ -138,8 +138,8 @@ class RewriteStage:
         names = self._shared(wide, own)
         if drawn := self._drawn_otherwise(wide, names):
             return RewriteCheck(wrong=drawn)
-        if tables := self._other_tables(wide, names, keeps_names):
-            return RewriteCheck(wrong=tables)
+        if constants := self._other_constants(wide, names, keeps_names):
+            return RewriteCheck(wrong=constants)
         found = self._compared(wide, names, folder / "all")
         if not found.problem and (keeps_names or not found.wrong):
             return replace(found, guards=self._guards)
@@ -167,17 +167,24 @@ class RewriteStage:
                 found.append(OutputComparison(name, kind, math.inf, 0.0, (), False, 0, reason))
         return tuple(found)
 
-    def _other_tables(
+    def _other_constants(
         self, wide: ir.Model, names: Sequence[str], keeps_names: bool
     ) -> tuple[OutputComparison, ...]:
-        """Return the values that are read from a table whose rows are not the original's."""
+        """Return the values that are computed from constants which are not the original's."""
         if self._allowance != DEFAULT:
             return ()  # its constants are rounded
-        found = tuple(different_tables(self._values, computed_values(wide), names, LIMITS))
+        theirs = computed_values(wide)
+        found = tuple(different_constants(self._values, theirs, names, LIMITS))
         if not found or keeps_names:
             return found
         certain = align(self._original, wide).values
-        return tuple(each for each in found if each.name in certain)
+        return tuple(each for each in found if self._computed(each.name) <= certain)
+
+    def _computed(self, name: str) -> set[str]:
+        """Return a value's name, and those of the values that its node computes it from."""
+        node = self._values[name].producer()
+        read = {value.name or "" for value in (node.inputs if node else ()) if value is not None}
+        return {name, *(read & self._values.keys())}
 
     def _compared(self, wide: ir.Model, names: Sequence[str], folder: Path) -> RewriteCheck:
         """Compare the values named, each computed from the others; as many at a time as fit."""
@@ -361,7 +368,10 @@ class RewriteStage:
         for model, weights, constants, name in pairs:
             if constants:
                 changed = part(model)
-                perturb_constants(changed, {n: epsilon_of(kind) for n, kind in constants.items()})
+                perturb_constants(
+                    changed,
+                    {n: (epsilon_of(each.dtype), each.changed) for n, each in constants.items()},
+                )
                 settings.append(self._setting(changed, weights, runs / name, given, count))
         return self._sessions(*settings)
 

@@ -23,23 +23,34 @@ _SATURATED_PART = 0.97
 _CONSTANTS_CAP_EPS = 16.0
 
 
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """A constant in half precision that only one of two graphs has."""
+
+    dtype: ir.DataType
+    """Its type."""
+    changed: np.ndarray | None = None
+    """The elements that a constant of the other graph has not, bool like it; None for all. A
+    rewrite that keeps most elements has not rounded these."""
+
+
 @dataclass(frozen=True)
 class RoundedConstants:
-    """Constants in half precision that only one of two graphs has, by name, and their types."""
+    """Constants in half precision that only one of two graphs has, by name."""
 
-    lost: Mapping[str, ir.DataType]
-    new: Mapping[str, ir.DataType]
+    lost: Mapping[str, Rounded]
+    new: Mapping[str, Rounded]
 
     @property
     def cap(self) -> float:
         """How far their roundings may move a value, as a part of a row's scale."""
-        types = {*self.lost.values(), *self.new.values()}
+        types = {each.dtype for each in (*self.lost.values(), *self.new.values())}
         return _CONSTANTS_CAP_EPS * max(map(epsilon_of, types), default=0.0)
 
     @property
     def largest(self) -> float:
         """The largest number that the new ones hold; larger ones saturate."""
-        return min(map(_largest, set(self.new.values())), default=math.inf)
+        return min((_largest(each.dtype) for each in self.new.values()), default=math.inf)
 
 
 def rounded_constants(
@@ -68,10 +79,29 @@ def rounded_constants(
         return RoundedConstants({}, {})
     known = {_content(value) for value in float_constants(original)}
     kept = {_content(value) for value in float_constants(candidate)} if mine else set()
+    lost = {value: dtype for value, dtype in mine.items() if _content(value) not in kept}
+    new = {value: dtype for value, dtype in theirs.items() if _content(value) not in known}
+    changed: dict[ir.Value, np.ndarray] = {}
+    for value in new:
+        for other in lost:
+            if other not in changed and (mask := _few_changes(_array(value), _array(other))):
+                changed[value] = changed[other] = mask[0]
+                break
     return RoundedConstants(
-        {v.name or "": dtype for v, dtype in mine.items() if _content(v) not in kept},
-        {v.name or "": dtype for v, dtype in theirs.items() if _content(v) not in known},
+        {v.name or "": Rounded(dtype, changed.get(v)) for v, dtype in lost.items()},
+        {v.name or "": Rounded(dtype, changed.get(v)) for v, dtype in new.items()},
     )
+
+
+def _few_changes(array: np.ndarray, other: np.ndarray) -> tuple[np.ndarray] | None:
+    """Return where two arrays differ, if most of their elements are equal; else None."""
+    if array.shape != other.shape or array.size < _FEWEST:
+        return None
+    first = array.reshape(-1)[:_FIRST] != other.reshape(-1)[:_FIRST]
+    if 2 * np.count_nonzero(first) > first.size:
+        return None
+    mask = np.asarray(array != other)
+    return (mask,) if 2 * np.count_nonzero(mask) <= mask.size else None
 
 
 def half_weights(original: ir.Model, candidate: ir.Model) -> dict[str, ir.DataType]:
@@ -118,6 +148,8 @@ def _is_in(array: np.ndarray, half: ir.DataType) -> bool:
 
 #: Most weights that were not rounded show it in their first numbers.
 _FIRST = 256
+#: Smaller arrays may be equal in most elements by chance.
+_FEWEST = 16
 
 
 def _array(value: ir.Value) -> np.ndarray:

@@ -147,16 +147,26 @@ def _replace_results(body: ir.Graph, chosen: Mapping[ir.Value, ir.Value]) -> Non
 
 
 def prune(model: ir.Model) -> None:
-    """Remove the nodes, constants and given inputs that lead to no result, in place."""
+    """Remove what leads to no result, in place: nodes, constants, and inputs that need no feed.
+
+    An input needs none if it is given or has a default.
+    """
     graph = model.graph
     for node in reversed(list(graph)):
         if all(not value.uses() and not value.is_graph_output() for value in node.outputs):
             graph.remove(node, safe=True)
-    for name, value in list(graph.initializers.items()):
-        if not value.uses() and not value.is_graph_output():
-            del graph.initializers[name]
-    read = [value for value in graph.inputs if value.uses() or not _is_given(value)]
-    graph.inputs[:] = read
+    unread = {
+        value
+        for value in graph.initializers.values()
+        if not value.uses() and not value.is_graph_output()
+    }
+    graph.inputs[:] = [
+        value
+        for value in graph.inputs
+        if value.uses() or not (_is_given(value) or value in unread)
+    ]
+    for value in unread:
+        del graph.initializers[value.name or ""]
 
 
 def _is_given(value: ir.Value) -> bool:

@@ -20,7 +20,9 @@ from ortkit.temporary import TemporaryFolder
 from ortkit.verify.allowance import Allowance
 from ortkit.verify.budget import Budget, check_budget
 from ortkit.verify.inputs.covering import Level
-from ortkit.verify.inputs.feeds import Feeds
+from ortkit.verify.inputs.feeds import FeedMaker, Feeds
+from ortkit.verify.inputs.own_limits import own_limit_sets
+from ortkit.verify.inputs.sets import InputSet
 from ortkit.verify.judging import judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
@@ -63,7 +65,7 @@ class Verifier:
         seconds: float | None = None,
         memory_mib: int | None = None,
         custom_ops: tuple[Path, ...] = (),
-        given: Sequence[Feeds] = (),
+        given: Sequence[Feeds | InputSet] = (),
         tolerance: UserTolerance | None = None,
         most_sets: int | None = None,
         is_usual: bool = False,
@@ -229,6 +231,33 @@ class Verifier:
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
         """
+        options = (refusal, computed_in, stated, values, kernels, keeps_names)
+        found = self._checked(candidate, library, *options)
+        state = self._state
+        if isinstance(state, Refused) or state.maker is None or stated or not found.is_good:
+            return found
+        again = partial(
+            Verifier.check,
+            library=library,
+            refusal=refusal,
+            computed_in=computed_in,
+            kernels=kernels,
+            keeps_names=keeps_names,
+        )
+        return self._at_own_limits(state, state.maker, candidate, found, again)
+
+    def _checked(
+        self,
+        candidate: Path | ir.Model,
+        library: Path | None,
+        refusal: str,
+        computed_in: str,
+        stated: float,
+        values: RewriteCheck | None,
+        kernels: KernelReport | None,
+        keeps_names: bool,
+    ) -> Verification:
+        """Judge a candidate on the original's input sets; see `check`."""
         state = self._state
         if isinstance(state, Refused):
             return Verification("not possible", state.reason, fix=state.fix)
@@ -376,6 +405,54 @@ class Verifier:
         found = check(self._beside[names], candidate)
         return replace(
             found, reason=f"{found.reason}; on the original's picks: {', '.join(names)}"
+        )
+
+    def _at_own_limits(
+        self,
+        state: Reference,
+        maker: FeedMaker,
+        candidate: Path | ir.Model,
+        found: Verification,
+        check: Callable[[Verifier, ir.Model], Verification],
+    ) -> Verification:
+        """Judge a candidate at numbers that only it names, too; see `own_limit_sets`.
+
+        Args:
+            state: The original's results.
+            maker: Makes input sets of the original.
+            candidate: What is judged.
+            found: On the original's input sets.
+            check: Judges it by another verifier.
+        """
+        original = open_model(self._path)
+        opened = candidate if isinstance(candidate, ir.Model) else open_model(candidate)
+        opened = widened(opened) if self._only_wide else opened
+        folder = self._folder() / f"limits{self._checks}"
+        rest = (state.budget, folder, self._custom_ops)
+        sets = own_limit_sets(maker, original, opened, state.feeds, *rest)
+        if not sets:
+            return found
+        with Verifier(
+            original,
+            memory_mib=self._memory_mib,
+            custom_ops=self._custom_ops,
+            given=sets,
+            tolerance=self._tolerance,
+            budget=state.budget,
+        ) as verifier:
+            if verifier.refusal:
+                return found
+            beside = check(verifier, opened)
+        seconds = found.seconds + beside.seconds
+        if beside.verdict == "not possible":
+            return found
+        if not beside.is_good:
+            return replace(beside, samples=found.samples + beside.samples, seconds=seconds)
+        remark = f"and on {beside.samples} at numbers that only the candidate compares with"
+        return replace(
+            found.beside(beside.not_compared, remark),
+            samples=found.samples + beside.samples,
+            seconds=seconds,
         )
 
     def _folder(self) -> Path:

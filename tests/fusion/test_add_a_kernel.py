@@ -1,21 +1,32 @@
-"""The family on the page about adding a kernel finds what it says."""
+"""The anchor and the family on the page about adding a kernel are what it says."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from ortkit.custom_ops.tvm.conv import one_axis
 from region_models import HEAD, found_by, scope_of
 
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.graph.io.text import from_text
+from ortkit.kernels.anchor import Anchor
 from ortkit.refusal import Refused
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-kernel.md"
 
 
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+
+
+def test_the_anchor_is_that_of_the_template() -> None:
+    names = {"Anchor": Anchor, "match": one_axis.match}
+    exec(compile(PROGRAMS[0], PAGE.name, "exec"), names)
+    assert names["ANCHOR"] == one_axis.ANCHOR
+
+
 def test_the_family_finds_its_operator() -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
+    _, program = PROGRAMS
     names = {"epilogue_of": lambda *_: [], "predict": lambda *_: Prediction(9e6, 1e6)}
     exec(compile(f"from __future__ import annotations\n{program}", PAGE.name, "exec"), names)
     text = f"""{HEAD} g (float[n, 8] x) => (z) <int64[1] first = {{0}}> {{

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from ortkit.custom_ops.tvm.attention.fp32 import ANCHOR
 from region_models import HEAD, feeds_of, found_by, run, scope_of, search_of
 
-from ortkit.fusion.attention.cpu import family
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import lower_region
@@ -20,6 +22,8 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.target import Target
+
+family = partial(grown, anchor=ANCHOR)
 
 HEADS = "q_num_heads = 12, kv_num_heads = 12"
 CAUSAL = f"Attention <{HEADS}, is_causal = 1>"
@@ -74,7 +78,7 @@ def test_causal_attention_is_taken_by_itself() -> None:
 def test_operands_of_unknown_shape_are_the_reason() -> None:
     _, (one,) = find(f"y = {CAUSAL} (q, k, v)", f"float[] q, {rows('k', 'v')}")
     assert one.signature is None
-    assert one.reason == "operands of unknown shape"
+    assert (one.region.kind, one.reason) == ("attention", "operands of unknown shape")
     assert [value.name for value in one.region.outputs] == ["y"]
 
 

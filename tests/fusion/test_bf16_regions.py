@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from ortkit.custom_ops.tvm.gemm.bf16 import ANCHOR
 from region_models import found_by
 
-from ortkit.fusion.gemm.cpu_bf16 import family
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
@@ -22,6 +25,8 @@ from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets.target import Target
+
+family = partial(grown, anchor=ANCHOR)
 
 DEPTH, COLUMNS = 40, 24
 
@@ -70,8 +75,9 @@ CORE = ["Cast", "Cast", "Transpose", "Reshape", "Slice", "MatMul"]
         ("y = Add(p, b)", ["Add"]),
         ("a = Add(p, b)  g = Gelu(a)  y = Cast<to = 16>(g)", ["Add", "Gelu", "Cast"]),
         ("a = Add(p, b)  y = Add(a, r)", ["Add", "Add"]),
-        # What two read ends the line.
-        ("a = Add(p, b)  g = Gelu(a)  y = Add(a, g)", ["Add"]),
+        # What two read ends the line, but where both make one value by pointwise operators.
+        ("a = Add(p, b)  g = Gelu(a)  y = Add(a, g)", ["Add", "Gelu", "Add"]),
+        ("a = Add(p, b)  g = Softmax(a)  y = Add(a, g)", ["Add"]),
         # What is summed up, or is of another shape, is not of the line.
         ("a = Add(p, b)  y = Softmax(a)", ["Add"]),
         ("s = Unsqueeze(p, zero)  y = Neg(s)", []),

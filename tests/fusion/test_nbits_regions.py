@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from ortkit.custom_ops.tvm.gemm.nbits import ANCHOR
 from region_models import found_by
 
-from ortkit.fusion.gemm.cpu_nbits import family
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
@@ -20,6 +23,8 @@ from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
+
+family = partial(grown, anchor=ANCHOR)
 
 DEPTH, COLUMNS = 128, 32
 NUMBERS = "K = 128, N = 32, bits = 4, block_size = 32, accuracy_level = 4"
@@ -65,8 +70,9 @@ pytestmark = pytest.mark.skipif(cpu.machine() != "x86-64", reason="x86-64 has le
         ("q = com.microsoft.QuickGelu<alpha = 1.0>(p)  y = Mul(q, r)", ["QuickGelu", "Mul"]),
         # One number a row is no operand of the epilogue.
         ("q = Relu(p)  y = Mul(q, c)", ["Relu"]),
-        # Others read the product as well.
-        ("q = Relu(p)  y = Add(p, q)", []),
+        # What two read goes on where both make one value, by pointwise operators.
+        ("q = Relu(p)  y = Add(p, q)", ["Relu", "Add"]),
+        ("q = Softmax(p)  y = Add(p, q)", []),
         ("y = Softmax(p)", []),
     ],
 )

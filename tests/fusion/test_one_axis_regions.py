@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+from ortkit.custom_ops.tvm.conv.one_axis import ANCHOR
 from region_models import HEAD, Eager, found_by, scope_of
 
-from ortkit.fusion.conv.one_axis import family
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.build.library import refusal
 from ortkit.targets.target import Target
+
+family = partial(grown, anchor=ANCHOR)
 
 
 def found(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ortkit.kernels.build.library import build_library
 from ortkit.kernels.link.linker import find_linker, find_shim
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import fused_model
+from tests.kernels.triton import packed_attention as packed
 from tests.kernels.triton.triton_attention import CASES, SIZES, WHOLE, assert_close, feeds_of
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -127,3 +129,34 @@ def test_the_body_computes_the_same(name: str, library: Path) -> None:
     np.testing.assert_allclose(
         np.asarray(found, np.float32), np.asarray(wanted, np.float32), atol=1e-2
     )
+
+
+@pytest.fixture(scope="module")
+def packed_library(library: Path) -> Path:
+    """One library for all cases of packed rows; `library` skips where none can be linked."""
+    folder = library.parent / "packed"
+    folder.mkdir()
+    signatures = [packed.signature_of(case) for case in packed.CASES.values()]
+    cache, path = KernelCache(folder / "cache"), folder / "packed.so"
+    assert not build_library(signatures, Target("cuda", "sm_90"), path, "triton", cache).refused
+    return path
+
+
+@pytest.mark.parametrize("name", packed.CASES)
+@pytest.mark.parametrize("samples", [1, 40], ids=["few", "many"])
+def test_packed_rows_attend_to_rows_of_their_sample(
+    name: str, samples: int, packed_library: Path
+) -> None:
+    case = packed.CASES[name]
+    case = replace(case, kept=case.kept * samples)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("ortkit.fused.target", "cuda")
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    options.register_custom_ops_library(str(packed_library))
+    model = fused_model(packed.signature_of(case))
+    opened = ort.InferenceSession(model, options, providers=["CUDAExecutionProvider"])
+    feeds = packed.feeds_of(case, np.random.default_rng(2))
+    names = [value.name for value in opened.get_inputs()]
+    (found,) = opened.run(None, dict(zip(names, feeds, strict=True)))
+    assert_close(np.asarray(found), packed.expected(case, feeds))

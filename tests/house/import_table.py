@@ -4,7 +4,17 @@ from __future__ import annotations
 
 #: Modules that import nothing of ortkit but each other, and that every package may import.
 EVERYWHERE = frozenset(
-    {"env", "errors", "parent", "private_folder", "refusal", "temporary", "text", "version"}
+    {
+        "deferred_imports",
+        "env",
+        "errors",
+        "parent",
+        "private_folder",
+        "refusal",
+        "temporary",
+        "text",
+        "version",
+    }
 )
 
 #: Package -> the packages that it may import, in addition to itself and `EVERYWHERE`. A module
@@ -96,6 +106,7 @@ MAY_IMPORT = {
     "ops": "analysis",
     "ops/activations": "analysis rewrite targets",
     "ops/attention": "analysis graph/* operators rewrite",
+    "ops/padding": "graph/* operators ops/attention rewrite",
     "ops/rotary": "analysis graph/* operators rewrite",
     "optimization": (
         "extend/* fusion/* graph/* kernels/* measure page/* passes precision rewrite runtime/*"
@@ -147,7 +158,6 @@ FACE = {
     "extend/declare": "find_ops kernel_options op tensor_types",
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
-    "fusion/attention": "cpu",
     "fusion/conv": "block bodies chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
     "fusion/regions": (
@@ -156,7 +166,7 @@ FACE = {
     "graph/analysis": (
         "channels_last cost diff flops inspection provenance summary value_names weights"
     ),
-    "graph/batch": "cut place",
+    "graph/batch": "cut place row_order site table",
     "graph/check": "model",
     "graph/io": (
         "atomic convert data_names file_tensors header npz open origin ort_dump parts save text"
@@ -176,9 +186,10 @@ FACE = {
     "kernels/tvm": "build choices emit",
     "ops/activations": "forms match reference",
     "ops/attention": (
-        "emit find forms mask_emit mask_values operands projections rotary sizes trace"
+        "core emit find forms mask_emit mask_values operands projections rotary sizes trace"
         " understand understood"
     ),
+    "ops/padding": "attention emit pack proof",
     "ops/rotary": "channels emit layout match steps",
     "page/graph": "build compared document write",
     "provider/conformance": "cases conform subject verdict",

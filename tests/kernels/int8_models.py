@@ -171,6 +171,16 @@ def to_float(net: Net) -> onnx.ModelProto:
     return net.model()
 
 
+def rescaled(net: Net) -> onnx.ModelProto:
+    """A product, scaled as by LayerScale, and a residual: each of them rounds."""
+    net.feeds["r"] = net.random.standard_normal((net.rows, net.columns)).astype(np.float32)
+    net.held["g"] = net.random.standard_normal(net.columns).astype(np.float32)
+    net.held["ws"] = np.atleast_1d(net.held["ws"])
+    made = net.add("MatMulIntegerToFloat", ["x", "w", "xs", "ws", "xz"], "m")
+    net.add("Add", [net.add("Mul", [made, "g"], "p"), "r"], "o")
+    return net.model()
+
+
 def middle_of_bytes(net: Net) -> onnx.ModelProto:
     """A weight in uint8 around 128, which is one in int8."""
     net.held["w"] = (net.held["w"].astype(np.int16) + 128).astype(np.uint8)
@@ -181,6 +191,7 @@ def middle_of_bytes(net: Net) -> onnx.ModelProto:
 MODELS = {
     one.__name__: one
     for one in (
-        qdq, qdq_sums, qdq_gemm, operators, operator_gemm, dynamic, to_float, middle_of_bytes,
+        qdq, qdq_sums, qdq_gemm, operators, operator_gemm, dynamic, to_float, rescaled,
+        middle_of_bytes,
     )
 }  # fmt: skip

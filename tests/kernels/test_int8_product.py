@@ -11,10 +11,10 @@ import onnxruntime as ort
 import pytest
 from fused_model import fused_model, session
 from int8_models import MODELS, Net
-from ortkit.custom_ops.tvm.gemm.int8 import Int8Product, match
+from ortkit.custom_ops.tvm.gemm.int8 import ANCHOR, Int8Product, match
 
-from ortkit.fusion.gemm.cpu_int8 import family
 from ortkit.fusion.gemm.int8_products import find_product
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import cost_model_of
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
@@ -59,8 +59,17 @@ def found(proto: onnx.ModelProto, level: str) -> Candidate:
         scope, model.graph, lambda signature: refusal(signature, Target("cpu", level)),
         cost_model_of(scope),
     )  # fmt: skip
-    (one,) = family(search)
+    (one,) = grown(search, ANCHOR)
     return one
+
+
+def has_product(proto: onnx.ModelProto) -> bool:
+    """Say whether a model has an int8 matrix product that kernels may take."""
+    model = open_model(proto)
+    scope = Scope(
+        model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
+    )
+    return any(find_product(scope, node) for node in model.graph)
 
 
 def computed(net: Net, proto: onnx.ModelProto, level: str, build: KernelBuild) -> np.ndarray:
@@ -141,6 +150,26 @@ def test_layers_with_other_numbers_share_a_kernel() -> None:
     assert len(keys) == 1
 
 
+def test_scales_are_merged_only_where_onnx_runtime_merges_them() -> None:
+    """Sums of halves are ties; MatMulIntegerToFloat rounds once more before QuantizeLinear."""
+    net, step = Net(64, 4, 16), np.float32(1.2345678)
+    net.feeds["x"] //= np.uint8(6)
+    net.held |= {
+        "w": np.clip(net.held["w"], -2, 3), "xs": step, "ws": np.full(16, 0.5, np.float32),
+    }  # fmt: skip
+    product = net.add("MatMulIntegerToFloat", ["x", "w", "xs", "ws", "xz"], "m")
+    net.rounded(product, "y", float(step), 131)
+    proto = net.model()
+    one = found(proto, HERE[-1])
+    assert one.signature is not None
+    assert one.region.nodes[-1].op_type == "QuantizeLinear"
+    constants = [value.const_value for value in one.region.inputs]
+    feeds = [net.feeds["x"] if each is None else each.numpy() for each in constants]
+    names = [spec.name for spec in one.signature.inputs]
+    got = session(fused_model(one.signature)).run(None, dict(zip(names, feeds, strict=True)))[0]
+    np.testing.assert_array_equal(got, expected(proto, net.feeds))
+
+
 @pytest.mark.parametrize(
     ("change", "is_region"),
     [
@@ -149,6 +178,10 @@ def test_layers_with_other_numbers_share_a_kernel() -> None:
         ({"ws": np.full((37, 50), 0.5, np.float32)}, False),
         ({"xz": np.asarray(3, np.int8)}, False),
         ({"w": np.zeros((1, 37, 50), np.int8)}, False),
+        ({"ys": np.float32(0)}, False),
+        ({"ys": np.float32(-0.5)}, False),
+        ({"xs": np.float32(1e-40)}, False),
+        ({"ys": np.float32(1e-30), "xs": np.float32(1e30)}, False),
     ],
 )
 def test_what_is_a_product_of_bytes(change: dict[str, np.ndarray], is_region: bool) -> None:
@@ -157,12 +190,20 @@ def test_what_is_a_product_of_bytes(change: dict[str, np.ndarray], is_region: bo
     for tensor in proto.graph.initializer:
         if tensor.name in change:
             tensor.CopyFrom(onnx.numpy_helper.from_array(change[tensor.name], tensor.name))
-    model = open_model(proto)
-    scope = Scope(
-        model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
-    )
-    products = [find_product(scope, node) for node in model.graph]
-    assert any(products) == is_region
+    assert has_product(proto) == is_region
+
+
+def test_float16_is_left() -> None:
+    """DequantizeLinear of opset 23 makes it of bytes with a scale in float32."""
+    half = onnx.TensorProto.FLOAT16
+    net = Net()
+    net.rounded(net.add("MatMul", net.widened(), "m"), "y", net.reach, 131)
+    net.add("DequantizeLinear", ["yq", "ys", "yz"], "yf", output_dtype=half)
+    net.rounded(net.add("Relu", ["yf"], "r"), "u", net.reach, 131)
+    assert found(net.model(23), HERE[-1]).region.nodes[-1].outputs[0].name == "yq"
+    for node in net.nodes[:2]:
+        node.attribute.append(onnx.helper.make_attribute("output_dtype", half))
+    assert not has_product(net.model(23))
 
 
 @pytest.mark.parametrize(

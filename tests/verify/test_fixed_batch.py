@@ -11,13 +11,13 @@ from small_models import model, random_weights
 
 import ortkit
 from ortkit import OptimizeOptions, optimize
-from ortkit.graph.batch.cut import Cut, cut_batch
+from ortkit.graph.batch.cut import Cut, cut_batch, row_axes
+from ortkit.graph.batch.row_order import row_order
 from ortkit.verify import fixed_batch
 from ortkit.verify.exchange import read_values
 from ortkit.verify.fixed_batch import BatchVerifier, verifier_of
 from ortkit.verify.pair import verify_models
-from ortkit.verify.repeated import RepeatedVerifier, row_axes
-from ortkit.verify.row_order import row_order
+from ortkit.verify.repeated import RepeatedVerifier
 from ortkit.verify.verifier import Verifier
 
 WEIGHTS = {"w": random_weights(16, 16), "s": np.array([32 * 4, 16]), "t": np.array([32, 4, 16])}

@@ -10,13 +10,13 @@ import onnxruntime
 import pytest
 from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, signature
 
+from ortkit.graph.batch.row_order import copies_of, row_order
 from ortkit.verify.kernels import child
 from ortkit.verify.kernels.few_rows import few_rows
 from ortkit.verify.kernels.job import KernelsJob
 from ortkit.verify.kernels.models import KernelNode, kernel_nodes
 from ortkit.verify.kernels.process import Order, job_of
 from ortkit.verify.kernels.report import KernelRow
-from ortkit.verify.row_order import copies_of, row_order
 
 ROWS, COLUMNS = 2048, 520
 #: A tile of 64 rows that is computed again in place of a later one.

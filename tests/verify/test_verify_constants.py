@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -11,6 +12,7 @@ from ortkit.verify.pair import verify_models
 from ortkit.verify.verifier import Verifier
 
 F = np.float32
+BFLOAT16 = ml_dtypes.bfloat16
 TABLE = random_weights(30_000, 8)
 
 
@@ -46,6 +48,42 @@ def test_rows_of_a_table_may_be_off_by_roundings() -> None:
     assert verify_models(embedding(TABLE), embedding(other)).verdict == "yes"
 
 
+def projection(weight: np.ndarray) -> ir.Model:
+    kind = weight.dtype.name
+    text = f"g ({kind}[n, s, 64] x) => ({kind}[n, s, 8] y) {{ y = MatMul(x, w) }}"
+    return model(text, {"w": weight})
+
+
+@pytest.mark.parametrize(("half", "good"), [(np.float16, "yes"), (BFLOAT16, "partly")])
+def test_one_weight_in_half_precision_that_is_off_is_found(half: type, good: str) -> None:
+    weight = random_weights(64, 8).astype(half)
+    off, up = weight.copy(), np.random.default_rng(1).integers(0, 2, weight.shape, bool)
+    rounded = np.nextafter(weight, np.where(up, 9, -9).astype(half))
+    at = np.unravel_index(np.abs(weight).argmax(), weight.shape)
+    off[at] *= half(1.03)
+    with Verifier(projection(weight)) as verifier:
+        found = verifier.check(projection(off))
+        assert found.verdict == "no"
+        assert f"near row {at[0]} of its constant" in found.reason
+        assert verifier.check(projection(rounded)).verdict == good
+
+
+def test_one_quantized_weight_that_is_off_is_found() -> None:
+    generator = np.random.default_rng(0)
+    weight = generator.integers(-127, 128, (64, 8)).astype(np.int8)
+    off = weight.copy()
+    off[5, 3] += 1
+    text = "f = DequantizeLinear(w, scale) h = Transpose(f) i = Transpose(h) y = MatMul(x, i)"
+    header = "g (float[n, s, 64] x) => (float[n, s, 8] y)"
+    made = [
+        model(f"{header} {{ {text} }}", {"w": each, "scale": F(0.01)}) for each in (weight, off)
+    ]
+    with Verifier(made[0]) as verifier:
+        found = verifier.check(made[1])
+        assert "near row 5 of its constant" in found.reason
+        assert verifier.check(made[0].clone()).verdict == "yes"
+
+
 X = "g (float[n, s, 4] x) => (float[n, s, 4] y)"
 SIZES = {
     "zero": np.array([0]), "end": np.array([4096]), "one": np.array(1), "axis": np.array([1]),
@@ -77,3 +115,22 @@ def test_labels_that_a_loss_ignores_are_among_those_made() -> None:
     original = model(text.format("<ignore_index = -100>"))
     assert verify_models(original, original).verdict == "yes"
     assert verify_models(original, model(text.format(""))).verdict == "no"
+
+
+def test_one_weight_in_half_precision_that_is_off_is_found_without_names() -> None:
+    weight = random_weights(64, 8).astype(np.float16)
+    off, scaled = weight.copy(), weight.copy()
+    off[9, 4] = off[9, 4] * np.float16(1.02) + np.float16(1e-3)
+    scaled[:, 5] *= np.float16(0.7)
+    text = "g (float16[n, s, 64] x) => (float16[n, s, 8] y) { BODY y = Relu(OF) }"
+    plain, renamed = "a = MatMul(x, w)", "b = MatMul(x, v)"
+    with Verifier(
+        model(text.replace("BODY", plain).replace("OF", "a"), {"w": weight})
+    ) as verifier:
+        other = text.replace("BODY", renamed).replace("OF", "b")
+        assert verifier.check(model(other, {"v": off})).verdict == "no"
+        assert verifier.check(model(other, {"v": weight})).verdict == "yes"
+    factors = np.where(np.arange(8) == 5, 0.7, 1).astype(np.float16)
+    body = f"{plain} c = Mul(a, f)"
+    original = model(text.replace("BODY", body).replace("OF", "c"), {"w": weight, "f": factors})
+    assert verify_models(original, model(other, {"v": scaled})).verdict == "yes"

@@ -46,6 +46,20 @@ def test_a_fault_before_a_saturating_operator_is_found_where_it_is(kind: str, pa
     assert found.outputs == ()
 
 
+def test_a_default_that_nothing_reads_keeps_nothing_from_being_compared() -> None:
+    built = hidden()
+    default = ir.Value(
+        name="unread", shape=ir.Shape([16]), type=ir.TensorType(ir.DataType.FLOAT),
+        const_value=ir.tensor(np.ones(16, np.float32), name="unread"),
+    )  # fmt: skip
+    built.graph.inputs.append(default)
+    built.graph.register_initializer(default)
+    with Verifier(built) as verifier:
+        found = verifier.check(built.clone())
+    assert found.verdict == "yes"
+    assert not found.not_compared
+
+
 @pytest.mark.parametrize("close", [0.0, 1e6])
 def test_what_few_runs_do_not_allow_is_compared_with_more(
     close: float, monkeypatch: pytest.MonkeyPatch
@@ -82,10 +96,10 @@ def test_constants_are_off_by_roundings_and_not_all_alike(part: float, verdict: 
     """Epsilons by which all weights of one matrix are off; rounding moves each by a half."""
     drawn = np.random.default_rng(5).uniform(-0.5, 0.5, (64, 64)) + part
     w, v = random_weights(64, 64), random_weights(64, 64, seed=1)
-    original, candidate = (
-        model(ROUNDED, {"w": each.astype(np.float16), "v": v.astype(np.float16)})
-        for each in (w, w * (1 + drawn * 2.0**-10))
-    )
+    other = (w * (1 + drawn * 2.0**-10)).astype(np.float16)
+    original = model(ROUNDED, {"w": w.astype(np.float16), "v": v.astype(np.float16)})
+    text = ROUNDED.replace("m = MatMul(x, w)", "c = Transpose(w) m = MatMul(x, c)")
+    candidate = model(text, {"w": other.T.copy(), "v": v.astype(np.float16)})
     found = verify_models(original, candidate)
     assert found.is_good == (verdict == "good"), found.reason
     if verdict == "no":

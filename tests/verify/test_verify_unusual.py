@@ -163,3 +163,21 @@ def test_random_outputs_under_other_names_are_not_compared() -> None:
     found = verify_models(model(NORMAL), model(text))
     assert found.verdict == "not possible"
     assert "output 'y' (it depends on random numbers)" in found.reason
+
+
+ROUNDED = {
+    "an input": "r = Round(x) y = Mul(r, step)",
+    "a moved input": "t = Transpose <perm = [0, 2, 1]> (x) r = Round(t) y = Mul(r, step)",
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_halves_are_rounded_to_even_numbers(name: str) -> None:
+    text = "g (float[n, 4, 4] x) => (float[n, 4, 4] y) { NODES }"
+    weights = {"half": np.float32(0.5), "step": np.float32(0.1)}
+    weights = {key: np.array(each) for key, each in weights.items()}
+    even, nodes = model(text.replace("NODES", ROUNDED[name]), weights), ROUNDED[name]
+    for value in "xt":
+        nodes = nodes.replace(f"r = Round({value})", f"a = Add({value}, half) r = Floor(a)")
+    assert verify_models(even, even).verdict == "yes"
+    assert verify_models(even, model(text.replace("NODES", nodes), weights)).verdict == "no"

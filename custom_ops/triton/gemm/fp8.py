@@ -11,8 +11,8 @@ from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant,
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 
-from ...forms.conv_half import epilogue_text, optional
-from ...forms.gemm import MOST_OPERANDS, Products
+from ...forms.conv_half import epilogue_text
+from ...forms.gemm import MOST_OPERANDS
 from ...forms.gemm_fp8 import is_narrow, read_fp8
 from ..conv.conv_tiles import power
 from .gemm import WHOLE, TiledProduct, fits
@@ -29,8 +29,8 @@ _NARROW = 2560
 
 
 @dataclass(frozen=True)
-class Fp8Gemv(RowProduct):
-    """GEMV with fp8 weights."""
+class _Fp8Rows(RowProduct):
+    """Few rows and fp8 weights."""
 
     #: What converts such numbers.
     architectures: ClassVar[tuple[int, ...]] = (89, 90, 100, 103, 120)
@@ -45,6 +45,11 @@ class Fp8Gemv(RowProduct):
             )
             for is_aligned in (True, False)
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fp8Gemv(_Fp8Rows):
+    """GEMV with fp8 weights."""
 
     def strip(self) -> Strip:
         """Return the part of one block, as measured on an H100 (2026-11)."""
@@ -54,24 +59,8 @@ class Fp8Gemv(RowProduct):
 
 
 @dataclass(frozen=True)
-class SmallMFp8Gemm:
+class SmallMFp8Gemm(_Fp8Rows):
     """Small-M matmuls (M up to 16) with fp8 weights."""
-
-    form: Products
-
-    #: What converts such numbers.
-    architectures: ClassVar[tuple[int, ...]] = (89, 90, 100, 103, 120)
-
-    def variants(self) -> tuple[VariantSource, ...]:
-        """Return the kernel, and one for unaligned tensors."""
-        call, text = self.call()
-        return tuple(
-            hand_variant(
-                self.form.signature, (call,), text, is_aligned=is_aligned,
-                architectures=self.architectures,
-            )
-            for is_aligned in (True, False)
-        )  # fmt: skip
 
     def tile(self) -> SmallMTile:
         """Return the part of one block."""
@@ -85,12 +74,8 @@ class SmallMFp8Gemm:
         inputs, output = form.signature.inputs, form.signature.outputs[0]
         is_whole = [inputs[one].shape == output.shape for one in form.reads]
         arguments: tuple[Passed, ...] = (
-            Tensor(form.x),
-            None if norm is None else Tensor(norm.scale),
-            optional(None if norm is None else norm.shift),
-            Tensor(form.weights[0]), Tensor(form.weights[-1]),
-            *map(Tensor, form.reads), *[None] * missing, Tensor(len(inputs)), Size(form.rows),
-            form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
+            *self.operands(), *map(Tensor, form.reads), *[None] * missing, Tensor(len(inputs)),
+            Size(form.rows), form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
             norm is not None and norm.is_centred,
             tile.rows, tile.columns, tile.depth, tile.parts, _STATISTICS, tile.stages,
             len(form.weights) > 1, inputs[form.x].dtype == "bfloat16",

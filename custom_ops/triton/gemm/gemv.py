@@ -33,16 +33,23 @@ class RowProduct:
         """Return the part of one block."""
         return strip_of(self.form)
 
+    def operands(self) -> tuple[Passed, ...]:
+        """Return the rows, their norm, and the weights, as arguments of a kernel."""
+        form, norm = self.form, self.form.norm
+        return (
+            Tensor(form.x),
+            None if norm is None else Tensor(norm.scale),
+            optional(None if norm is None else norm.shift),
+            Tensor(form.weights[0]), Tensor(form.weights[-1]),
+        )  # fmt: skip
+
     def call(self) -> tuple[Call, str]:
         """Return the launch and its module."""
         form, norm, strip = self.form, self.form.norm, self.strip()
         missing = [None] * (MOST_OPERANDS - len(form.reads))
         arguments: tuple[Passed, ...] = (
-            Tensor(form.x),
-            None if norm is None else Tensor(norm.scale),
-            optional(None if norm is None else norm.shift),
-            Tensor(form.weights[0]), Tensor(form.weights[-1]),
-            *map(Tensor, form.reads), *missing, Tensor(len(form.signature.inputs)),
+            *self.operands(), *map(Tensor, form.reads), *missing,
+            Tensor(len(form.signature.inputs)),
             form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
             norm is not None and norm.is_centred,
             strip.columns, strip.depth, strip.statistics, len(form.weights) > 1,

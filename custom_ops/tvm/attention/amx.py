@@ -18,9 +18,8 @@ from ortkit.kernels.backend import Launch
 from ortkit.kernels.sizes import Extent
 from ortkit.refusal import Refused
 
-from ...forms.attention_cpu import AttentionForm
 from ..gemm.bf16_emitter import PAIRS
-from ..tile.program import Tuned
+from .template import AttentionTemplate
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Expr
@@ -42,20 +41,8 @@ _FEMTOSECONDS_PER_SCORE = 400_000
 
 
 @dataclass(frozen=True)
-class TileAttention(Tuned):
-    """One attention of a region.
-
-    Args:
-        form: What is computed.
-        panel: A group is this many times 64 queries, fewer of wide heads; 0: what the rule says.
-        keys: Of a block, at most, fewer of wide heads; 0: what the rule says.
-    """
-
-    parameters = ("panel", "keys")
-
-    form: AttentionForm
-    panel: int = 0
-    keys: int = 0
+class TileAttention(AttentionTemplate):
+    """Attention of rounded operands: `panel` times 64 queries are a group, fewer of wide heads."""
 
     @property
     def kind(self) -> str:

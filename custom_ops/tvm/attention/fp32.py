@@ -15,15 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.refusal import Refused
 
 from ...forms.attention_cpu import AttentionForm, read_attention
-from ..tile.program import Tuned
 from ..tile.registers import REGISTERS, VECTOR
 from .amx import TileAttention
+from .template import AttentionTemplate
 from .tiles import Tiling, tiling
 
 if TYPE_CHECKING:
@@ -42,20 +43,8 @@ _PICOSECONDS_PER_SCORE = 400
 
 
 @dataclass(frozen=True)
-class Attention(Tuned):
-    """One attention of a region.
-
-    Args:
-        form: What is computed.
-        panel: Vectors of queries in a block; 0: what the rule says.
-        keys: Of a block; 0: what the rule says.
-    """
-
-    parameters = ("panel", "keys")
-
-    form: AttentionForm
-    panel: int = 0
-    keys: int = 0
+class Attention(AttentionTemplate):
+    """Attention in float32: `panel` vectors of queries are a block."""
 
     @property
     def kind(self) -> str:
@@ -136,3 +125,9 @@ def match(signature: RegionSignature) -> Attention | TileAttention | Refused | N
     if not isinstance(form, AttentionForm):
         return form
     return TileAttention(form) if form.is_rounded else Attention(form)
+
+
+ANCHOR = Anchor(
+    "", match, (("", "Attention"),), prologue=frozenset({"Split", "Add", "Cast"}),
+    epilogue=frozenset({"Cast"}), longest=1, batch=1, must_pay=True,
+)  # fmt: skip

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH
 from ortkit.kernels.signature import RegionSignature
@@ -41,6 +42,9 @@ _VNNI_PICOSECONDS, _PAIR_PICOSECONDS = 5, 13
 # A core reads weights at 11 GB/s from memory.
 _PICOSECONDS_PER_BYTE = 90
 _MOST_NANOSECONDS = 1_000_000_000
+# Of a multiply-add on one thread (EPYC with Zen 4, VNNI, 2026-11-27): ONNX Runtime's product at
+# 420 GOP/s, ours at 440.
+_RUNTIME_NS, _OURS_NS = 2 / 420, 2 / 440
 # Of a stage that is no float32 step, in the same unit as `Epilogue.flops`.
 _FLOPS_OF_STAGE = 4
 _PICOSECONDS_PER_FLOP = 31
@@ -71,6 +75,12 @@ class Int8Product:
     def panels(self) -> Panels:
         """The panels of columns."""
         return Panels(self.form.columns, WIDTH // VECTOR)
+
+    def estimate(self) -> tuple[float, float]:
+        """Return nanoseconds of the product, ONNX Runtime's and ours."""
+        multiplies = product(self.form.leading).at(NOMINAL_SIZE)
+        multiplies *= self.form.depth * self.form.columns
+        return multiplies * _RUNTIME_NS, multiplies * _OURS_NS
 
     def launch(self, level: str) -> Launch:
         """Units are runs of rows of a panel of columns."""
@@ -271,3 +281,7 @@ def match(signature: RegionSignature) -> Int8Product | Refused | None:
     """Return the region as an int8 matrix product; None if it is something else."""
     form = read_int8(signature)
     return Int8Product(form) if isinstance(form, Int8Form) else form
+
+
+#: One body stands for what quantizers write in six ways, with packed panels.
+ANCHOR = Anchor("int8_product", match, regions="ortkit.fusion.gemm.int8_chain:regions")

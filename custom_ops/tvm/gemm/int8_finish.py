@@ -215,7 +215,8 @@ class Finisher:
             operands.append(some.__getitem__)
         with e.vector(VECTOR) as lane:
             extras = [operand(lane) for operand in operands]
-            e.store(sink, stage.epilogue.write(e, source[lane], extras), lane)
+            value = stage.epilogue.write(e, source[lane], extras, is_fenced=True)
+            e.store(sink, value, lane)
         return e.row(sink, 0, VECTOR)
 
     def _put(self, value: Expr, place: Place) -> None:

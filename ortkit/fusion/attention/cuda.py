@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 
 from ortkit.fusion.attention.bodies import SINCE
 from ortkit.fusion.attention.cuda_cost import predict_attention
+from ortkit.fusion.attention.cuda_packed import packed_region
 from ortkit.fusion.attention.cuda_semantics import AttentionNode, as_array, is_attention, read_node
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
@@ -56,6 +57,8 @@ def attention_region(search: Search, node: ir.Node) -> Candidate:
         found = Refused(f"attention's body needs opset {SINCE}")
     if isinstance(found, Refused):
         return refused(alone(_KIND, node), found.reason)
+    if (packed := packed_region(search, node, found)) is not None:
+        return packed
     packing = _packing_before(scope, node, found, excluded)
     region = _region(node, found, packing)
     signature = _signature(scope, region, found, packing)

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
+from ortkit.fusion.regions.bodies import write_step
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.kernels.layouts.conv_filters import by_channel, by_tap, channels_last
 from ortkit.kernels.layouts.prepack import Prepack
@@ -48,11 +49,15 @@ class BodyWriter:
 
     scope: Scope
     block: Block
-    writer: NodeWriter = field(default_factory=NodeWriter)
+    writer: NodeWriter = field(init=False)
     inputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
     outputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
     weights: list[np.ndarray | ir.Value] = field(default_factory=list)
     names: dict[ir.Value, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin."""
+        self.writer = NodeWriter(dtype=np.dtype(self.own))
 
     @property
     def own(self) -> str:
@@ -167,7 +172,7 @@ class BodyWriter:
                 break
             inputs = [self._epilogue_operand(operand) for operand in node.inputs]
             value = node.outputs[0]
-            self.names[value] = self._pointwise(node, inputs)
+            self.names[value] = write_step(self.writer, node, inputs, self.scope.opset())
         return self.names[value]
 
     def _epilogue_operand(self, value: ir.Value | None) -> str:
@@ -176,15 +181,6 @@ class BodyWriter:
         if value not in self.names:
             self.names[value] = self.writer.constant(self._array(value).reshape(()))
         return self.names[value]
-
-    def _pointwise(self, node: ir.Node, inputs: Sequence[str]) -> str:
-        attributes = {name: attr.value for name, attr in node.attributes.items()}
-        if node.op_type != "QuickGelu":
-            return self.writer.op(node.op_type, *inputs, **attributes)
-        alpha, inner = float(attributes.get("alpha", 1.702)), inputs[0]
-        if alpha != 1:
-            inner = self.writer.op("Mul", inner, self.writer.constant(np.array(alpha, self.own)))
-        return self.writer.op("Mul", inputs[0], self.writer.op("Sigmoid", inner))
 
     def _mean(self, value: str, axes: list[int], keep: int) -> str:
         if self.scope.opset() < _AXES_INPUT_SINCE:

@@ -17,6 +17,7 @@ from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.nodes import is_global_mean, is_scalar
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
+from ortkit.fusion.regions.growth import epilogue_steps
 from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -145,26 +146,24 @@ class BlockFinder:
 
     def epilogue(self, conv: ir.Node) -> tuple[list[ir.Node], tuple[ir.Value, ...], ir.Value]:
         """Return the pointwise nodes after a convolution, their further operands, the result."""
-        value, epilogue, extras = conv.outputs[0], list[ir.Node](), dict[ir.Value, None]()
-        while len(epilogue) < MAX_EPILOGUE_OPS:
-            if not is_read_once(value):
-                steps = self._function_of(value)
-                if len(steps) + len(epilogue) > MAX_EPILOGUE_OPS or not steps:
-                    break
-                epilogue += steps
-                value = steps[-1].outputs[0]
-                continue
-            node = next(iter(value.uses())).node
+        extras, widening = dict[ir.Value, None](), dict[ir.Node, list[ir.Node]]()
+
+        def is_step(node: ir.Node, value: ir.Value) -> bool:
             operands = self._operands(node, value)
             if operands is None:
-                break
-            before, read = self.narrow(conv, operands)
+                return False
+            widening[node], read = self.narrow(conv, operands)
             if self.most_extras is not None and len({*extras, *read}) > self.most_extras:
-                break
-            extras |= dict.fromkeys(read)
-            epilogue += [*before, node]
-            value = node.outputs[0]
-        return epilogue, tuple(extras), value
+                return False
+            extras.update(dict.fromkeys(read))
+            return True
+
+        steps = epilogue_steps(
+            self.scope, conv.outputs[0], is_step, self._is_inner, MAX_EPILOGUE_OPS
+        )
+        nodes = [node for step in steps for node in step]
+        found = [one for node in nodes for one in (*widening.get(node, ()), node)]
+        return found, tuple(extras), nodes[-1].outputs[0] if nodes else conv.outputs[0]
 
     def narrow(
         self,
@@ -174,34 +173,11 @@ class BlockFinder:
         """Return nodes in front of further operands that a kernel takes in, and what it reads."""
         return [], operands
 
-    def _function_of(self, value: ir.Value) -> list[ir.Node]:
-        """Return the fewest nodes that make one value of `value`, which nothing else reads.
-
-        None if there are no such nodes. Below opset 14 HardSwish is written so, and Mish of parts.
-        """
-        made, nodes = {value: None}, dict[ir.Node, None]()
-        while len(nodes) < MAX_EPILOGUE_OPS:
-            readers = (use.node for each in made for use in each.uses())
-            node = next((one for one in readers if self._may_join(one, nodes, made)), None)
-            if node is None:
-                return []
-            nodes[node] = None
-            made[node.outputs[0]] = None
-            if all(_is_read_by(each, nodes) for each in made if each is not node.outputs[0]):
-                return list(nodes)
-        return []
-
-    def _may_join(
-        self, node: ir.Node, nodes: Collection[ir.Node], made: Collection[ir.Value]
-    ) -> bool:
-        """Say whether a node computes something of values that are `made`, and of numbers."""
-        if node in nodes or node in self.excluded or node.graph is not self.graph:
+    def _is_inner(self, node: ir.Node) -> bool:
+        """Say whether a node may be a part of an activation that is written in parts."""
+        if node in self.excluded or node.graph is not self.graph:
             return False
-        if not _is_quick_gelu(node) and (node.domain or node.op_type not in INNER):
-            return False
-        return all(
-            each is None or each in made or is_scalar(self.scope, each) for each in node.inputs
-        )
+        return _is_quick_gelu(node) or (not node.domain and node.op_type in INNER)
 
     def _beside(self, gates: list[Block]) -> list[Block]:
         """Return the blocks beside the gates."""
@@ -229,11 +205,6 @@ class BlockFinder:
 
 def _is_quick_gelu(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
-
-
-def _is_read_by(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
-    """Say whether nothing but `nodes` reads a value."""
-    return not value.is_graph_output() and all(use.node in nodes for use in value.uses())
 
 
 def _settled(blocks: list[Block], gates: list[Block]) -> list[Block]:

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.fusion.gemm.cpu_fp32 import Product
-from ortkit.fusion.regions.bodies import Call, is_runtime_own, standard_form
+from ortkit.fusion.regions.bodies import write_step
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.kernels.layouts.fp32_panels import layout
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
@@ -71,11 +71,4 @@ def _step(scope: Scope, node: ir.Node, value: str, writer: NodeWriter, opset: in
             names.append("" if operand is None else value)
         else:
             names.append(writer.constant(array.reshape(())))
-    if is_runtime_own(node):
-        made = f"s{len(writer.nodes)}"
-        numbers = {key: each.as_float() for key, each in node.attributes.items()}
-        call = Call(tuple(names), (made,), numbers, writer.dtype, opset)
-        writer.nodes += standard_form(node, call)
-        return made
-    attributes = {key: each.value for key, each in node.attributes.items()}
-    return writer.op(node.op_type, *names, **attributes)
+    return write_step(writer, node, names, opset)

@@ -18,10 +18,8 @@ from typing import TypeAlias
 
 from ortkit.fusion.gemm.cpu_fp32 import Product
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
-from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
-from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS, ORT_NS
+from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS
 from ortkit.kernels.layouts.fp32_panels import layout
-from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
@@ -81,23 +79,15 @@ def rates_on(target: Target) -> ProductRates:
     return RATES.get(known, RATES[""])
 
 
-def predict_product(
-    one: Product, calibration: Calibration, rates: ProductRates = RATES[""]
-) -> Prediction:
+def predict_product(one: Product, cost: CostModel, rates: ProductRates = RATES[""]) -> Prediction:
     """Return the times of a matmul and its epilogue before and after."""
-    elements = one.count * one.columns
-    before = calibration.node_ns + one.multiplies / _rate(rates.runtime, one.count)
-    after = calibration.kernel_ns + one.multiplies / _rate(rates.ours, one.count)
+    before = one.multiplies / _rate(rates.runtime, one.count)
+    after = one.multiplies / _rate(rates.ours, one.count)
     if one.depth >= _DEEP and one.count * one.depth * 4 > rates.near_bytes:
         after /= rates.deep[layout(one.depth, one.columns).shape[-1]]
     if one.bias is not None:
-        before += elements * ARITHMETIC_NS
-    for node in one.epilogue:
-        if node.op_type not in RUNTIME_APPLIES:
-            each = elements * ORT_NS.get(node.op_type, ARITHMETIC_NS)
-            before += calibration.node_ns + each
-        after += elements * CostModel.operations(node) * calibration.operation_ns
-    return Prediction(before, after)
+        before += one.count * one.columns * ARITHMETIC_NS
+    return cost.around((before, after), (), one.epilogue)
 
 
 def _rate(rates: Sequence[tuple[int, float]], size: int) -> float:

@@ -19,7 +19,6 @@ from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import joined_rows
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of
-from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import DENIED
 from ortkit.rewrite.scope import Scope
@@ -47,13 +46,13 @@ def family(search: Search) -> Iterator[Candidate]:
 
 def _best(search: Search, first: Product) -> Candidate | Refused:
     """Return the region with the longest epilogue that a kernel absorbs profitably."""
-    calibration, rates, lost = load_calibration(), rates_on(search.scope.target), None
+    rates, lost = rates_on(search.scope.target), None
     refused = _held_twice(search.scope, first) if search.in_place else None
     for one in () if refused else _choices(search, first):
         # Equal reshapes of rows may be one node.
         if not search.taken.isdisjoint(node for node in one.nodes if not is_reshape(node)):
             continue
-        prediction = predict_product(one, calibration, rates)
+        prediction = predict_product(one, search.cost, rates)
         if prediction.gain < LEAST_GAIN:
             refused = refused or Refused(gain_refusal(prediction.gain, LEAST_GAIN))
             continue

@@ -24,6 +24,8 @@ from ortkit.rewrite.site import Site
 
 MICROSOFT = "com.microsoft"
 Array = np.ndarray
+#: Scales of grids; others are no quantization, and kernels differ in what they make of them.
+_LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class IntegerProduct:
         end: The result.
         grid: What the result's numbers stand for, if the product rounds it itself; else it is
             float32.
+        is_merged: Whether ONNX Runtime makes one operator of it and a QuantizeLinear after it, and
+            so multiplies by one scale.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -99,6 +103,7 @@ class IntegerProduct:
     bias: ir.Value | None
     end: ir.Value
     grid: Grid | None = None
+    is_merged: bool = False
 
 
 def find_product(scope: Scope, node: ir.Node) -> IntegerProduct | None:
@@ -113,22 +118,32 @@ def grid_of(scope: Scope, scale: ir.Value | None, zero: ir.Value | None) -> Grid
     step, middle = scope.array(scale, 1), scope.array(zero, 1)
     if step is None or step.dtype != np.float32 or not step.size:
         return None
+    number = np.float32(step.reshape(()))
+    if not _LEAST <= number <= _MOST:
+        return None
     if zero is None:
-        return Grid(np.float32(step.reshape(())), 0)
+        return Grid(number, 0)
     if middle is None or middle.dtype != np.uint8 or not middle.size:
         return None
-    return Grid(np.float32(step.reshape(())), int(middle.reshape(())))
+    return Grid(number, int(middle.reshape(())))
+
+
+def quotient(one: Array, other: np.float32) -> Array:
+    """Return the float32 quotient; infinite where it is too large."""
+    with np.errstate(over="ignore"):
+        return np.asarray(one / other, np.float32)
 
 
 def dequantized(scope: Scope, value: ir.Value | None) -> tuple[ir.Value, Grid] | None:
-    """Return the uint8 that a value is made of by DequantizeLinear, and their grid."""
+    """Return the uint8 that a float32 is made of by DequantizeLinear, and their grid."""
     node = None if value is None else value.producer()
     if node is None or not is_op(node, "DequantizeLinear") or node.inputs[0] is None:
         return None
     grid = grid_of(scope, node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
     source = node.inputs[0]
     is_bytes = scope.shapes.dtype(source) == ir.DataType.UINT8
-    return (source, grid) if grid is not None and is_bytes else None
+    is_float = scope.shapes.dtype(node.outputs[0]) == _FLOAT
+    return (source, grid) if grid is not None and is_bytes and is_float else None
 
 
 @dataclass(frozen=True)
@@ -159,7 +174,7 @@ class _Finder:
             added = self._whole_bias(bias, scale, matrix)
             if added is None:
                 return None
-        return self._made(source, grid.zero, matrix, scale, added=added)
+        return self._made(source, grid.zero, matrix, scale, added=added, is_merged=True)
 
     def of_rounded(self) -> IntegerProduct | None:
         """QLinearMatMul."""
@@ -169,7 +184,7 @@ class _Finder:
         scales = self._scales(self.input(4), weight)
         if x is None or zero is None or result is None or weight is None or scales is None:
             return None
-        scale = np.asarray(zero.scale * scales / result.scale, np.float32)
+        scale = quotient(zero.scale * scales, result.scale)
         return self._made(x, zero.zero, weight, scale, grid=result)
 
     def of_rounded_gemm(self) -> IntegerProduct | None:
@@ -190,7 +205,7 @@ class _Finder:
         result = grid_of(self.scope, self.input(7), self.input(8))
         if result is None:
             return None
-        scale = np.asarray(scale / result.scale, np.float32)
+        scale = quotient(scale, result.scale)
         return self._made(x, grid.zero, weight, scale, added=added, grid=result)
 
     def of_scaled(self) -> IntegerProduct | None:
@@ -219,7 +234,7 @@ class _Finder:
         if x is None or weight is None or zero is None or cast is None or scaled is None:
             return None
         others = [value for value in scaled.inputs if value is not cast.outputs[0]]
-        if len(others) != 1 or others[0] is None or self._dtype(scaled.outputs[0]) != _FLOAT:
+        if len(others) != 1 or others[0] is None:
             return None
         scale = others[0]
         if not self._is_one(scale) and self._shape(scale) != (weight.sizes[1],):
@@ -241,18 +256,25 @@ class _Finder:
         bias: ir.Value | None = None,
         nodes: tuple[ir.Node, ...] = (),
         grid: Grid | None = None,
+        is_merged: bool = False,
     ) -> IntegerProduct | None:
         shape = self._shape(x)
         if shape is None or len(shape) < 2 or shape[-1] != matrix.sizes[0]:
             return None
         if self._dtype(x) != ir.DataType.UINT8 or self.scope.is_constant(x):
             return None
+        if not isinstance(scale, ir.Value) and not np.isfinite(scale).all():
+            return None
         nodes = nodes or (self.node,)
         end = nodes[-1].outputs[0]
         result = self._shape(end)
+        if grid is None and self._dtype(end) != _FLOAT:
+            return None
         if result is None or result != (*shape[:-1], matrix.sizes[1]):
             return None
-        return IntegerProduct(nodes, x, zero, matrix, added, scale, factor, bias, end, grid)
+        return IntegerProduct(
+            nodes, x, zero, matrix, added, scale, factor, bias, end, grid, is_merged
+        )
 
     def _is_scaled(self) -> bool:
         """Say whether a Gemm has factors, or a transposed first operand."""

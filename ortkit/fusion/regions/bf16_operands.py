@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.growth import producers_of
 from ortkit.rewrite.scope import Scope
 
 _FLOAT, _BF16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
+#: What unpacks the matrix of `ortkit.kernels.layouts.bf16_blocks`, the last node first: without
+#: the Slice where the weight fills its strips.
+UNPACKING = ("Slice?", "Reshape", "Transpose", "Cast")
 
 
 @dataclass(frozen=True)
@@ -25,43 +29,16 @@ class Unpacked:
     nodes: tuple[ir.Node, ...]
 
 
-def unpacked_matrix(scope: Scope, value: ir.Value | None) -> Unpacked | None:
-    """Return how the [K, N] that a product reads is unpacked; None if it is not."""
-    found: list[ir.Node] = []
-    for op_type in ("Slice", "Reshape", "Transpose", "Cast"):
-        node = producer_of(value)
-        if op_type == "Slice" and (node is None or node.op_type != "Slice"):
-            continue  # there is none where the weight fills its strips
-        if node is None or node.op_type != op_type or node.domain or not has_one_use(node):
-            return None
-        found.insert(0, node)
-        value = node.inputs[0]
-    is_packed = value is not None and scope.is_constant(value) and value.dtype == _BF16
-    if value is None or not is_packed or not widens(scope, found[0]):
-        return None
-    return Unpacked(value, tuple(found))
-
-
 def unpacked_filter(scope: Scope, value: ir.Value | None) -> Unpacked | None:
     """Return how the [M, C, kh, kw] that a convolution reads is unpacked; None if it is not."""
-    transposed = producer_of(value)
-    if (
-        transposed is None
-        or transposed.op_type != "Transpose"
-        or transposed.domain
-        or not has_one_use(transposed)
-    ):
+    nodes = producers_of(value, ("Transpose", "Reshape", *UNPACKING))
+    packed = None if nodes is None else nodes[0].inputs[0]
+    if nodes is None or packed is None or not scope.is_constant(packed):
         return None
-    perm = transposed.attributes.get("perm")
-    shaped = producer_of(transposed.inputs[0])
+    perm = nodes[-1].attributes.get("perm")
     if perm is None or perm.is_ref() or tuple(perm.as_ints()) != (3, 2, 0, 1):
         return None
-    if shaped is None or shaped.op_type != "Reshape" or shaped.domain or not has_one_use(shaped):
-        return None
-    matrix = unpacked_matrix(scope, shaped.inputs[0])
-    if matrix is None:
-        return None
-    return Unpacked(matrix.packed, (*matrix.nodes, shaped, transposed))
+    return Unpacked(packed, tuple(nodes)) if widens(scope, nodes[0]) else None
 
 
 def widens(scope: Scope, node: ir.Node) -> bool:

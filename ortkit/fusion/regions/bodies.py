@@ -6,7 +6,7 @@ for the whole, it stays whole: ONNX Runtime runs it fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -202,3 +202,22 @@ def standard_form(node: ir.Node, call: Call) -> list[onnx.NodeProto]:
     write = _WRITTEN[kind] if kind in _WRITTEN else _EARLY[kind][1]
     write(writer, call)
     return writer.nodes
+
+
+def write_step(writer: NodeWriter, node: ir.Node, inputs: Sequence[str], opset: int) -> str:
+    """Add a pointwise node in standard ops, and return its result.
+
+    Args:
+        writer: Of the body.
+        node: The graph's.
+        inputs: What it reads in the body, empty for what is absent.
+        opset: The default domain's version.
+    """
+    if not is_runtime_own(node):
+        attributes = {name: each.value for name, each in node.attributes.items()}
+        return writer.op(node.op_type, *inputs, **attributes)
+    numbers = {name: each.as_float() for name, each in node.attributes.items()}
+    made = f"s{len(writer.nodes)}"
+    call = Call(tuple(inputs), (made,), numbers, writer.dtype, opset)
+    writer.nodes += standard_form(node, call)
+    return made

@@ -10,20 +10,20 @@ import onnx_ir as ir
 
 from ortkit.fusion.regions.access import RESHAPES, access_of
 from ortkit.fusion.regions.bodies import is_runtime_own
+from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.fusion.regions.members import EPILOGUES, is_reshape
 from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS, GENERAL_POW_NS, ORT_NS
 from ortkit.fusion.regions.parameters import parameter_inputs
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.constants import constant_array
 from ortkit.graph.symbolic.dims import Atom, Size, replace_atoms
+from ortkit.kernels.anchor import NOMINAL_SIZE
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.region.reader import POWERS
 from ortkit.kernels.tuning.calibration import Calibration, load_calibration
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.catalog import load
 
-#: What a size that is known at run time only is taken for.
-NOMINAL_SIZE = 128
 #: A region must save this share of its own time to be taken.
 MINIMUM_GAIN = 0.1
 #: And this much of it, since a kernel has to be made, kept and loaded.
@@ -82,6 +82,34 @@ class CostModel:
         before = sum(self._node_ns(node, rate) for node in region.nodes)
         return Prediction(before, self._kernel_ns(region, rate))
 
+    def around(
+        self,
+        operator: tuple[float, float],
+        prologue: Sequence[ir.Node],
+        epilogue: Sequence[ir.Node],
+        batch: int = NOMINAL_SIZE,
+    ) -> Prediction:
+        """Return the times of a heavy operator and what its kernel computes with it.
+
+        ONNX Runtime's products and convolutions apply an activation that is right behind them.
+
+        Args:
+            operator: What it takes alone, by ONNX Runtime's kernel and by ours.
+            prologue: Nodes in front, which a kernel computes as it reads.
+            epilogue: Pointwise nodes behind, in order.
+            batch: What a first size that is not known is taken for.
+        """
+        calibration = self._calibration
+        before, after = calibration.node_ns + operator[0], calibration.kernel_ns + operator[1]
+        for node in (*prologue, *epilogue):
+            elements = sum(self.elements(value, batch) for value in node.outputs)
+            if node not in epilogue[:1] or node.op_type not in RUNTIME_APPLIES:
+                each = ORT_NS.get(node.op_type, ARITHMETIC_NS)
+                before += calibration.node_ns + elements * each
+            if node in epilogue:
+                after += elements * self.operations(node) * calibration.operation_ns
+        return Prediction(before, after)
+
     def refusal(self, region: FusedRegion, prediction: Prediction) -> str | None:
         """Say why the region does not pay; None if it does."""
         points = max(self.elements(value) for value in (*region.inputs, *region.outputs))
@@ -97,9 +125,14 @@ class CostModel:
     def _minimum_points(self) -> int:
         return MINIMUM_POINTS
 
-    def elements(self, value: ir.Value) -> int:
-        """Return the number of elements, nominal where it is not known; 0 if the rank is not."""
+    def elements(self, value: ir.Value, batch: int = NOMINAL_SIZE) -> int:
+        """Return the number of elements, nominal where it is not known; 0 if the rank is not.
+
+        A first size that is not known is taken for `batch`.
+        """
         shape = self._scope.shapes.shape(value)
+        if shape and not isinstance(shape[0], int) and batch != NOMINAL_SIZE:
+            shape = (batch, *shape[1:])
         return 0 if shape is None else prod(nominal(size) for size in shape)
 
     @staticmethod
@@ -154,7 +187,7 @@ class CostModel:
             if value is not None and index not in parameter_inputs(node)
         ]
         moved = self._bytes([*data, *node.outputs])
-        if self._is_gemm_bias(node):
+        if self.is_gemm_bias(node):
             return self._bytes(node.outputs) / rate
         computing = self._work(node) * self._element_ns(node)
         return self._calibration.node_ns + max(computing, moved / rate)
@@ -173,7 +206,7 @@ class CostModel:
             values = node.inputs[:1]
         return sum(self.elements(value) for value in values if value is not None and value.name)
 
-    def _is_gemm_bias(self, node: ir.Node) -> bool:
+    def is_gemm_bias(self, node: ir.Node) -> bool:
         """Say whether ONNX Runtime adds this bias in a Gemm that it makes of the MatMul before."""
         if node.op_type != "Add" or node.domain:
             return False
@@ -193,7 +226,7 @@ class CostModel:
         value = node.inputs[0] if node.inputs else None
         producer = None if value is None else value.producer()
         if node.op_type in EPILOGUES and producer is not None:
-            return producer.op_type == "Gemm" or self._is_gemm_bias(producer)
+            return producer.op_type == "Gemm" or self.is_gemm_bias(producer)
         if node.op_type == "Transpose":
             return _swaps_last(node) and all(
                 use.node.op_type == "MatMul" for use in node.outputs[0].uses()

@@ -53,7 +53,7 @@ class CudaCostModel(CostModel):
         return 0  # a launch less is a launch less, however few the elements
 
     def _cuda_node_ns(self, node: ir.Node) -> float:
-        if is_reshape(node) or self._is_gemm_bias(node):
+        if is_reshape(node) or self.is_gemm_bias(node):
             return 0.0
         data = [
             value

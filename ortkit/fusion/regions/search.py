@@ -22,6 +22,10 @@ from ortkit.rewrite.site import describe
 PACKED = "ortkit.packed"
 
 
+#: A region with its signature.
+Described: TypeAlias = tuple[FusedRegion, RegionSignature]
+
+
 @dataclass
 class Search:
     """What regions of one graph are looked for with.
@@ -57,20 +61,19 @@ class Search:
         ordered = sorted(set(nodes), key=self._places.__getitem__)
         return replace(region_of(self.scope, ordered), kind=kind)
 
-    def first(
-        self, choices: Iterable[Sequence[ir.Node]], kind: str = ""
-    ) -> tuple[FusedRegion, RegionSignature] | Candidate:
-        """Return the first choice that has a kernel, with its signature; else why not the last.
+    def described(self, nodes: Sequence[ir.Node], kind: str = "") -> Described:
+        """Return the region of `nodes`, which are in topological order, and its signature.
 
-        Args:
-            choices: The nodes of each, in topological order.
-            kind: The region's; by what it computes if none.
+        Its kind is what it computes, if none is given.
         """
+        region = region_of(self.scope, nodes)
+        region = replace(region, kind=kind or region.kind)
+        return region, describe_region(self.scope, region)
+
+    def first(self, choices: Iterable[Described]) -> Described | Candidate:
+        """Return the first choice that has a kernel; else why not the last."""
         last: Candidate | None = None
-        for nodes in choices:
-            region = region_of(self.scope, nodes)
-            region = replace(region, kind=kind or region.kind)
-            signature = describe_region(self.scope, region)
+        for region, signature in choices:
             verdict = self.accepts(signature)
             if verdict is None:
                 return region, signature

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +31,31 @@ class Cut:
     """The size of the batch of the model."""
     rows: int
     """The size of the batch of the copy."""
+
+
+Axes: TypeAlias = Mapping[str, int | None]
+"""By input and output, the axis that the rows are along; None where there is none."""
+
+
+def row_axes(model: ir.Model, cut: Cut) -> Axes | None:
+    """Return where the rows of a model's inputs and outputs are; None if that is not known.
+
+    Args:
+        model: The original.
+        cut: The same for fewer rows.
+    """
+    axes: dict[str, int | None] = {}
+    whole = (*model.graph.inputs, *model.graph.outputs)
+    parts = (*cut.model.graph.inputs, *cut.model.graph.outputs)
+    for value, part in zip(whole, parts, strict=True):
+        if value.shape is None or part.shape is None or len(value.shape) != len(part.shape):
+            return None
+        pairs = list(zip(value.shape, part.shape, strict=True))
+        found = [axis for axis, (size, few) in enumerate(pairs) if size != few]
+        if len(found) > 1 or any(pairs[axis] != (cut.batch, cut.rows) for axis in found):
+            return None
+        axes[value.name or ""] = found[0] if found else None
+    return axes
 
 
 def fixed_batch(model: ir.Model) -> int:

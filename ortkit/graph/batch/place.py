@@ -16,7 +16,7 @@ class Rows:
     outer: Size = 1
     inner: Size = 1
 
-    def size(self, batch: int) -> Size:
+    def size(self, batch: Size) -> Size:
         """Return the size of the axis for a batch."""
         return multiply(multiply(self.outer, batch), self.inner)
 
@@ -55,7 +55,7 @@ State = Rows | Sizes | None
 
 
 def relocated(
-    shape: Sequence[Size], rows: Rows, wanted: Sequence[Size], batch: int
+    shape: Sequence[Size], rows: Rows, wanted: Sequence[Size], batch: Size
 ) -> Rows | None:
     """Return where a Reshape puts the rows; None if it takes them apart.
 

@@ -28,7 +28,7 @@ class Site:
     shapes: Shapes
     states: Sequence[State]
     opset: int
-    batch: int
+    batch: Size
     new_batch: int
     cuts: list[tuple[int, int]] = field(default_factory=list)
     """Inputs with equal rows, and their axis, that must get as many rows as the new batch."""

@@ -40,6 +40,8 @@ class Facts:
     """Remembers what is known of the masks of one graph; values must not change meanwhile."""
 
     scope: Scope
+    given: Mapping[ir.Value, Array] = field(default_factory=dict)
+    """Values that are taken for known, whatever computes them."""
     _cones: dict[int, tuple[ir.Node, ...] | None] = field(default_factory=dict)
     _results: dict[tuple[int, tuple[tuple[str, int], ...]], Array | None] = field(
         default_factory=dict
@@ -239,6 +241,8 @@ class Facts:
             return None
         if id(value) in known:
             return known[id(value)]
+        if value in self.given:
+            return self.given[value]
         constant = self._constant(value)
         return self._contents(value, sizes) if constant is None else constant
 
@@ -276,7 +280,7 @@ class Facts:
         while stack:
             current, is_done = stack.pop()
             node = current.producer()
-            if node is None or self.scope.is_constant(current):
+            if node is None or current in self.given or self.scope.is_constant(current):
                 continue
             if is_done:
                 order.append(node)

@@ -6,7 +6,7 @@ a kernel that reads NCHW.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
@@ -14,7 +14,7 @@ from onnx import helper
 
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, Described
-from ortkit.fusion.conv.chains import Chain, find_chains, is_read_outside
+from ortkit.fusion.conv.chains import Chain, is_read_outside
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.fusion.regions.region import FusedRegion
@@ -27,20 +27,18 @@ from ortkit.rewrite.scope import Scope
 _LEAST_OPSET = 13
 
 
-def chain_programs(
-    scope: Scope, accepts: Accepts, *, bakes: bool
-) -> Iterator[tuple[Chain, Assembled | Refused]]:
-    """Yield the chains of a main graph that pay, each with its program or why it has none.
+def chain_program(
+    scope: Scope, chain: Chain, accepts: Accepts, *, bakes: bool
+) -> Assembled | Refused:
+    """Return the program of a chain that pays, or why it has none.
 
     Args:
         scope: The copy's.
+        chain: Of its main graph.
         accepts: Says why there is no kernel for a signature.
         bakes: Whether weights go into the kernel library.
     """
-    assert isinstance(scope.root, ir.Graph)
-    for chain in find_chains(scope, scope.root, accepts):
-        if not chain.reason:
-            yield chain, _Chained(scope, chain, accepts, ProgramBuilder(scope, bakes=bakes)).made
+    return _Chained(scope, chain, accepts, ProgramBuilder(scope, bakes=bakes)).made
 
 
 class _Chained:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.plan import find_in_graph
+from ortkit.fusion.plan import Planner
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.duplicate import Candidate, asked_once
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.fusion.regions.search import Search
 from ortkit.graph.io.convert import paused_collector
 from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import RegionSignature, by_key
@@ -27,7 +26,7 @@ from ortkit.passes.select import load_pass
 from ortkit.provider.own.assembly import Assembler, Known, is_held
 from ortkit.provider.own.claim_set import Claim, Declined
 from ortkit.provider.own.claims import Claimer
-from ortkit.provider.own.conv_groups import chain_programs
+from ortkit.provider.own.conv_groups import chain_program
 from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
 from ortkit.provider.own.sizes import unsolved
 from ortkit.provider.own.subgraph_cut import Cuts
@@ -189,11 +188,6 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     assembler = Assembler(scope, Known(model.graph, scope), accepts, cost)
     claimer = Claimer(model, cuts, assembler)
     taken, declined = set[ir.Node](), list[Declined]()
-    for chain, made in chain_programs(scope, accepts, bakes=request.is_ahead):
-        if (lost := claimer.claim(made)) is None:
-            taken |= chain.nodes
-        else:
-            declined.append(Declined("", "convolutions", lost.reason))
 
     def settle(one: Candidate) -> Candidate:
         """Claim what holds a packed matrix at once: what cannot be is left to other regions."""
@@ -205,8 +199,16 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
         return one if lost is None else replace(one, signature=None, reason=lost.reason)
 
     lenient = _Cost(scope, takes_all=takes_all, takes_attention=takes_all or request.doubts)
-    search = Search(scope, scope.root, accepts, lenient, taken, settle=settle, in_place=False)
-    found = list(find_in_graph(search))
+    planner = Planner(scope, accepts, lenient, settle, in_place=False)
+    for chain in planner.chains():
+        if chain.reason:
+            continue
+        made = chain_program(scope, chain, accepts, bakes=request.is_ahead)
+        if (lost := claimer.claim(made)) is None:
+            taken |= chain.nodes
+        else:
+            declined.append(Declined("", "convolutions", lost.reason))
+    found = list(planner.candidates(taken))
     assembler.taken = [one for one in found if one.signature is not None and not is_held(one)]
     attention = [one for one in assembler.taken if _is_attention(one.region)]
     doubtful = [one for one in attention if cost.refusal(one.region, one.prediction)]

@@ -99,8 +99,19 @@ def add_probes(model: ir.Model, *, reachable_only: bool = False) -> list[Guard]:
     conditions = list(_conditions(model))
     if reachable_only:
         conditions = [each for each in conditions if each[0].is_reachable]
+    give_probes(model, [value for _, value in conditions])
+    return [guard for guard, _ in conditions]
+
+
+def give_probes(model: ir.Model, conditions: Iterable[ir.Value]) -> None:
+    """Let a model give how often conditions are true and how often they are asked.
+
+    Args:
+        model: Changed in place. Its results are those numbers only, two for each condition.
+        conditions: Its booleans.
+    """
     model.graph.outputs[:] = []
-    for index, (_, value) in enumerate(conditions):
+    for index, value in enumerate(conditions):
         cast = ir.node("Cast", [value], attributes={"to": ir.DataType.INT64})
         true = ir.node("ReduceSum", cast.outputs, attributes={"keepdims": 0})
         asked = ir.node("Size", [value])
@@ -109,7 +120,6 @@ def add_probes(model: ir.Model, *, reachable_only: bool = False) -> list[Guard]:
             node.outputs[0].name = name
             node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
             model.graph.outputs.append(node.outputs[0])
-    return [guard for guard, _ in conditions]
 
 
 def read_coverage(

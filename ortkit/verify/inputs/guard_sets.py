@@ -22,7 +22,7 @@ from ortkit.verify.steps import prune
 from ortkit.verify.widening import widened, widened_feeds
 
 #: What is tried: all elements on one side of what they are compared with, or far from it.
-_STYLES = (
+FAR_STYLES = (
     Style("positive", "ones", edges=True),
     Style("negative", "zeros", edges=True),
     Style("huge", "ones"),
@@ -61,17 +61,13 @@ def with_guards_met(
     prune(probed)
     if not wanted or not probed.graph.inputs:
         return sets
-    folder.mkdir()
-    weights = share_weights(probed, folder / "probed.onnx")
-    path = write_part(probed, folder / "probes.onnx", weights)
-    setting = Setting(path, folder, libraries=custom_ops, weights_folder=weights)
-    probes = _Probes(setting, len(guards), budget)
-    known = wanted & set[Side]().union(*probes.met(sets.first, "first"))
+    probes = Probes.of(probed, len(guards), budget, folder, custom_ops)
+    known = wanted & set[Side]().union(*probes.met(probes.written(sets.first, "first")))
     if known == wanted or not known:
         return sets
     more = _more(sets)
     added: list[InputSet] = []
-    for each, sides in zip(more, probes.met(more, "more"), strict=True):
+    for each, sides in zip(more, probes.met(probes.written(more, "more")), strict=True):
         if not sides & wanted <= known and len(added) < _MOST_SETS[level]:
             known |= sides
             added.append(each)
@@ -79,25 +75,54 @@ def with_guards_met(
 
 
 @dataclass(frozen=True)
-class _Probes:
-    """A model that gives what its guards meet."""
+class Probes:
+    """A model that gives what its conditions meet; build it with `Probes.of`."""
 
     setting: Setting
-    guards: int
+    count: int
     budget: Budget
 
-    def met(self, sets: Sequence[InputSet], name: str) -> list[set[Side]]:
-        """Return the sides that each input set meets; none of those that did not run."""
-        folder = self.setting.results / name
-        feeds = []
-        for number, each in enumerate(sets):
-            write_feeds(given := folder / "given" / str(number), each.feeds)
-            feeds.append(widened_feeds(given, folder / "feeds"))
+    @staticmethod
+    def of(
+        probed: ir.Model, count: int, budget: Budget, folder: Path, custom_ops: tuple[Path, ...]
+    ) -> Probes:
+        """Write a model.
+
+        Args:
+            probed: Widened, and changed by `give_probes`.
+            count: The number of its conditions.
+            budget: The time that is left.
+            folder: For files; made here.
+            custom_ops: Libraries that the model needs to load at all.
+        """
+        folder.mkdir(parents=True)
+        weights = share_weights(probed, folder / "probed.onnx")
+        path = write_part(probed, folder / "probes.onnx", weights)
+        setting = Setting(path, folder, libraries=custom_ops, weights_folder=weights)
+        return Probes(setting, count, budget)
+
+    def written(self, sets: Sequence[InputSet], name: str) -> list[Path]:
+        """Write input sets."""
+        folders = [self.setting.results / name / str(number) for number in range(len(sets))]
+        for folder, each in zip(folders, sets, strict=True):
+            write_feeds(folder, each.feeds)
+        return folders
+
+    def met(self, feeds: Sequence[Path]) -> list[set[Side]]:
+        """Return the sides that each input set meets; none of those that did not run.
+
+        Args:
+            feeds: Folders of different names in one folder.
+        """
+        if not feeds:
+            return []
+        folder = self.setting.results / f"met on {feeds[0].parent.name}"
+        wide = [widened_feeds(each, folder / "feeds") for each in feeds]
         setting = replace(self.setting, results=folder / "results")
         kept = self.budget.left * (1 - _PART_OF_TIME)
-        (found,) = run_within(self.budget, [setting], feeds, len(feeds), kept_seconds=kept)
-        done = [setting.results / each.name if each.name in found.done else None for each in feeds]
-        return [sides_met(self.guards, read_values(each) if each else {}) for each in done]
+        (found,) = run_within(self.budget, [setting], wide, len(wide), kept_seconds=kept)
+        done = [setting.results / each.name if each.name in found.done else None for each in wide]
+        return [sides_met(self.count, read_values(each) if each else {}) for each in done]
 
 
 def _more(sets: InputSets) -> list[InputSet]:
@@ -106,7 +131,7 @@ def _more(sets: InputSets) -> list[InputSet]:
     found: list[InputSet] = []
     if plan is None or maker is None:
         return found
-    for style, seed in zip(_STYLES, count(sets.seed), strict=False):
+    for style, seed in zip(FAR_STYLES, count(sets.seed), strict=False):
         try:
             found.append(InputSet.of(maker, styled(replace(plan, seed=seed), style)))
         except ModelError:  # as for the first ones

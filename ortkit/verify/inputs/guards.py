@@ -29,6 +29,8 @@ _CARRIERS = where(moves_only=True) | {
 _AT_ZERO = frozenset({
     "Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu", "Sign", "ThresholdedRelu",
 })  # fmt: skip
+#: Numbers that lie between two integers, which a Round makes even ones.
+_HALVES = (-1.5, -0.5, 0.5, 1.5, 2.5)
 _INVERSES: Mapping[str, _Inverse] = {
     "Neg": lambda t: -t,
     "Abs": lambda t: t,
@@ -113,6 +115,8 @@ def _thresholds(node: ir.Node, index: int) -> Iterator[float]:
         for each in others:
             yield from _numbers(each)
         yield from _attributes(node, ("min", "max"))
+    elif node.op_type == "Round":
+        yield from _HALVES
     elif node.op_type == "HardSwish":
         yield from (-3.0, 3.0)
     elif node.op_type == "HardSigmoid":

@@ -6,7 +6,7 @@ a table by them, computes otherwise beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -28,9 +28,10 @@ _MOST_OPERATIONS, _MOST_BYTES = 20_000_000_000, 1 << 31
 _MOST_LENGTH = 1 << 13
 #: What is beyond a limit: a few positions.
 _BEYOND = 5
-_ORDERED = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+#: Comparisons that say which of two numbers is larger.
+ORDERED = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 #: Operators that treat a number below a constant and one above it differently.
-_TESTS = _ORDERED | {"Clip", "Max", "Min", "Mod"}
+TESTS = ORDERED | {"Clip", "Max", "Min", "Mod"}
 #: Operators whose results count or order what their inputs do.
 _COUNTS = (
     where(access="elementwise") | where(moves_only=True) | {"Cast", "CumSum", "Gather", "Range"}
@@ -73,10 +74,15 @@ def long_plan(
         plan = maker.completed(Plan(numbers, seed))
         if elements_of(maker.shapes, plan.sizes) > AIMED_ELEMENTS:
             continue
-        cost = model_cost(model, plan.sizes)
-        if cost.flops <= _MOST_OPERATIONS and cost.bytes <= _MOST_BYTES:
+        if is_affordable(model, plan.sizes):
             return styled(replace(plan, past=None, new=None), Style("normal", "holes", edges=True))
     return None
+
+
+def is_affordable(model: ir.Model, sizes: Mapping[str, int]) -> bool:
+    """Say whether a run with sizes is one of a part of a second."""
+    cost = model_cost(model, sizes)
+    return cost.flops <= _MOST_OPERATIONS and cost.bytes <= _MOST_BYTES
 
 
 def _inlined(model: ir.Model) -> ir.Model:
@@ -93,10 +99,10 @@ def length_tests(model: ir.Model) -> dict[ir.Node, int]:
     Returns:
         By node, the constant.
     """
-    counts = _counts(model)
+    counts = counts_of(model)
     found: dict[ir.Node, int] = {}
     for node in model.graph:
-        if node.domain or node.op_type not in _TESTS or not counts & {*node.inputs}:
+        if node.domain or node.op_type not in TESTS or not counts & {*node.inputs}:
             continue
         numbers = (_number(value) for value in node.inputs)
         largest = max((each for each in numbers if each is not None), default=0)
@@ -107,7 +113,7 @@ def length_tests(model: ir.Model) -> dict[ir.Node, int]:
 
 def is_length_test(node: ir.Node) -> bool:
     """Say whether a node of `length_tests` gives a condition."""
-    return node.op_type in _ORDERED
+    return node.op_type in ORDERED
 
 
 def _lengths(model: ir.Model, new: int) -> Iterator[int]:
@@ -122,7 +128,7 @@ def _lengths(model: ir.Model, new: int) -> Iterator[int]:
         yield end + _BEYOND
     for limit in length_tests(model).values():
         yield limit + _BEYOND
-    counts = _counts(model)
+    counts = counts_of(model)
     for node in model.graph:
         window = node.attributes.get_int("local_window_size", 0)
         if window > LONGEST:
@@ -162,7 +168,7 @@ def _rows(value: ir.Value | None) -> int:
     return max(size for size in value.const_value.shape[:-1] if isinstance(size, int))
 
 
-def _counts(model: ir.Model) -> set[ir.Value]:
+def counts_of(model: ir.Model) -> set[ir.Value]:
     """Return the values of the main graph that are made of sizes, positions and constants."""
     found: set[ir.Value] = {
         value

@@ -67,9 +67,12 @@ class InputSets:
         return InputSets(sets, len(sets), notes=tuple(each.note for each in given if each.note))
 
     @staticmethod
-    def of_feeds(feeds: Sequence[Feeds]) -> InputSets:
+    def of_feeds(feeds: Sequence[Feeds | InputSet]) -> InputSets:
         """Take sets that the caller made."""
-        sets = tuple(InputSet(each, f"given set {i}") for i, each in enumerate(feeds))
+        sets = tuple(
+            each if isinstance(each, InputSet) else InputSet(each, f"given set {i}")
+            for i, each in enumerate(feeds)
+        )
         return InputSets(sets, len(sets))
 
     @staticmethod

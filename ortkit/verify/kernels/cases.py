@@ -22,6 +22,7 @@ from ortkit.verify.kernels.inputs import (
     numpy_type,
 )
 from ortkit.verify.kernels.job import CaseSizes, InputSpec, KernelJob
+from ortkit.verify.kernels.packed_rows import packed_rows
 
 #: The case that is tried with all kinds of values: neither the first nor a large one.
 _SPECIAL_CASE = 1
@@ -57,6 +58,7 @@ class Cases:
         if special >= 0 and _elements(kernel.cases[special]) > _SPECIAL_ELEMENTS:
             special = 0
         self._special = special
+        self._packed = packed_rows(function)
 
     def order(self) -> Iterator[tuple[int, Kind, bool]]:
         """Yield numbers of cases, kinds of values, and whether they are required.
@@ -67,8 +69,10 @@ class Cases:
         cases = [
             (number, usual[number % len(usual)], case.is_required)
             for number, case in enumerate(self._kernel.cases)
+            if self._fits(case)
         ]
-        special = [(self._special, kind, True) for kind in self.kinds() if cases]
+        has_special = any(number == self._special for number, _, _ in cases)
+        special = [(self._special, kind, True) for kind in self.kinds() if has_special]
         first = cases[:1] if self._special else []
         others = [each for each in cases if each[0] not in (0, self._special)]
         yield from (*first, *special)
@@ -83,7 +87,12 @@ class Cases:
 
     def inputs(self, number: int, kind: Kind) -> list[Operand]:
         """Return values for all inputs of a case."""
-        return list(self._inputs(number, kind))
+        values = list(self._inputs(number, kind))
+        return values if self._packed is None else self._packed.agree(values, number)
+
+    def _fits(self, case: CaseSizes) -> bool:
+        """Say whether there are inputs of these sizes; none are constants if they must agree."""
+        return self._packed is None or self._packed.fits(case.shapes)
 
     def _inputs(self, number: int, kind: Kind) -> Iterator[Operand]:
         few = self._kernel.rows

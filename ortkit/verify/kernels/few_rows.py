@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch
+from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch, row_axes
 from ortkit.graph.symbolic.dims import Size
 from ortkit.verify.kernels.models import KernelNode
 
@@ -99,19 +99,11 @@ def _described(
 
 
 def _few(kernel: KernelNode, model: ir.Model, cut: Cut) -> FewRows | None:
-    """Return what a cut of the body's model says; None where rows are along several axes."""
+    """Return what a cut of the body's model says; None where it is not known where rows are."""
     known = {name for name in kernel.function.input if name}
-    parts = {value.name: value for value in (*cut.model.graph.inputs, *cut.model.graph.outputs)}
-    axes: dict[str, int | None] = {}
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        part = parts.get(value.name)
-        if part is None or value.shape is None or part.shape is None:
-            return None
-        pairs = list(zip(value.shape, part.shape, strict=True))
-        found = [axis for axis, (size, few) in enumerate(pairs) if size != few]
-        if len(found) > 1 or any(pairs[axis] != (cut.batch, cut.rows) for axis in found):
-            return None
-        axes[value.name or ""] = found[0] if found else None
+    axes = row_axes(model, cut)
+    if axes is None:
+        return None
     function = onnx.FunctionProto()
     function.CopyFrom(kernel.function)
     del function.node[:]

@@ -11,10 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from ortkit.graph.batch.row_order import copies_of, row_order
 from ortkit.verify.kernels.blocks import Operand, same_bytes
 from ortkit.verify.kernels.inputs import Kind
 from ortkit.verify.kernels.job import InputSpec, RowsJob
-from ortkit.verify.row_order import copies_of, row_order
 
 #: Weights are those of the whole batch.
 _OTHER_CONSTANTS: Kind = "other constants"

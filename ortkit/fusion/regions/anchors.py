@@ -1,0 +1,164 @@
+"""Regions around the anchors of templates, grown by what these declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from ortkit.fusion.regions.access import access_of
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.growth import epilogue_steps, operand_makers, producers_of
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.search import Described, Search, alone, refused
+from ortkit.kernels.anchor import Anchor
+from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
+from ortkit.rewrite.scope import Scope
+from ortkit.targets.catalog import load
+
+#: The heavy operator, the last, and what has to be in front of it; regions around them, the
+#: largest first.
+Choices: TypeAlias = tuple[Sequence[ir.Node], Iterable[Described]]
+
+
+def grown(search: Search, anchor: Anchor) -> Iterator[Candidate]:
+    """Yield a candidate for each region of one graph around an anchor.
+
+    Only the end of such a region is read by others, and it reads nothing that depends on it.
+    """
+    find = load(anchor.regions) if anchor.regions else partial(_regions, anchor)
+    for node in search.nodes():
+        found: Choices | Refused | None = find(search, node)
+        if isinstance(found, Refused):
+            yield refused(alone(anchor.kind or node.op_type.lower(), node), found.reason)
+        elif found is not None:
+            core, choices = found
+            one = search.first(choices)
+            yield one if isinstance(one, Candidate) else _judged(search, anchor, core, *one)
+
+
+def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused | None:
+    """Return the regions around a node; None if it is none of the anchor's."""
+    before = _before(search, anchor, node)
+    if before is None:
+        return None
+    if not _is_known(search.scope, node):
+        return Refused("operands of unknown shape")
+    choices = _choices(search, anchor, node, before)
+    return (*before, node), (search.described(nodes, anchor.kind) for nodes in choices)
+
+
+def _judged(
+    search: Search,
+    anchor: Anchor,
+    core: Sequence[ir.Node],
+    region: FusedRegion,
+    signature: RegionSignature,
+) -> Candidate:
+    """Return a region that has a kernel as a candidate; it is taken if it pays, or has to be.
+
+    Args:
+        search: The graph's.
+        anchor: Of the template.
+        core: The heavy operator, the last, and what has to be in front of it.
+        region: Around it.
+        signature: The region's.
+    """
+    matched = anchor.match(signature)
+    if matched is None or isinstance(matched, Refused):
+        return refused(region, "its kernel is not that of the template whose anchor it has")
+    place = region.nodes.index(core[-1])
+    prologue = [one for one in region.nodes[:place] if one not in core]
+    prediction = search.cost.around(
+        matched.estimate(), prologue, region.nodes[place + 1 :], anchor.batch
+    )
+    if anchor.is_held:
+        region = _held(search, region, core[-1])
+    # Without a kernel a rounding would cost, and gain nothing.
+    is_rounded = any(each.op_type == "Cast" for each in region.nodes)
+    settle = search.priced if anchor.must_pay and not is_rounded else search.take
+    return settle(region, signature, prediction)
+
+
+def _before(search: Search, anchor: Anchor, node: ir.Node) -> Sequence[ir.Node] | None:
+    """Return what has to be in front of a node; None if no region is grown around it."""
+    if (node.domain, node.op_type) not in anchor.operators or len(node.inputs) < 2:
+        return None
+    scope, (x, weight) = search.scope, node.inputs[:2]
+    if x is None or _dtype(scope, x) != anchor.dtype:
+        return None
+    if anchor.rank not in (0, scope.shapes.rank(x)):
+        return None
+    found: list[ir.Node] = []
+    for place, op_types in anchor.before.items():
+        made = producers_of(node.inputs[place], op_types)
+        if made is None or not search.taken.isdisjoint(made):
+            return None
+        found += made
+        weight = made[0].inputs[0] if place == 1 else weight
+    if not anchor.weight:
+        return found
+    is_constant = weight is not None and scope.is_constant(weight)
+    fits = weight is not None and is_constant and _dtype(scope, weight) == anchor.weight
+    return found if fits else None
+
+
+def _dtype(scope: Scope, value: ir.Value) -> str:
+    dtype = scope.shapes.dtype(value)
+    return "" if dtype is None else dtype.numpy().name
+
+
+def _is_known(scope: Scope, node: ir.Node) -> bool:
+    values = [value for value in (*node.inputs, node.outputs[0]) if value is not None]
+    return all(scope.shapes.shape(value) is not None and _dtype(scope, value) for value in values)
+
+
+def _choices(
+    search: Search, anchor: Anchor, node: ir.Node, before: Sequence[ir.Node]
+) -> Iterator[Sequence[ir.Node]]:
+    """Yield a node with as much around it as can be, then with less: at last with `before`."""
+    scope, shapes = search.scope, search.scope.shapes
+    shape = shapes.shape(node.outputs[0])
+
+    def is_step(one: ir.Node, *_: ir.Value) -> bool:
+        if one.graph is not node.graph or one in search.taken or len(one.outputs) != 1:
+            return False
+        if anchor.epilogue is not None and (one.domain or one.op_type not in anchor.epilogue):
+            return False
+        return access_of(one) == "elementwise" and shapes.shape(one.outputs[0]) == shape
+
+    steps = epilogue_steps(scope, node.outputs[0], is_step, is_step, anchor.longest)
+    fronts = [before]
+    for op_types in (anchor.prologue & {"Cast"}, anchor.prologue):
+        found = operand_makers(node, partial(_may_be_prologue, search, op_types))
+        if found and [*before, *found] != fronts[0]:
+            fronts.insert(0, [*before, *found])
+    for front in fronts:
+        for count in range(len(steps), -1, -1):
+            yield *front, node, *(one for step in steps[:count] for one in step)
+
+
+def _may_be_prologue(search: Search, op_types: frozenset[str], node: ir.Node) -> bool:
+    """Say whether a node may be taken in: of sums those of a bias that no Gemm adds."""
+    if node.op_type not in op_types or node in search.taken:
+        return False
+    if node.op_type != "Add":
+        return True
+    scope = search.scope
+    rows = [one for one in node.inputs if one is not None and scope.shapes.rank(one) == 1]
+    return any(map(scope.is_constant, rows)) and not search.cost.is_gemm_bias(node)
+
+
+def _held(search: Search, region: FusedRegion, node: ir.Node) -> FusedRegion:
+    """Let a session hold the weight where nodes do not stay: it may be as large as a library."""
+    weight = node.inputs[1]
+    if search.in_place or weight is None or weight.const_value is None:
+        return region
+    key, name = (region.kind, weight), f"{weight.name}/held"
+    held = search.constant(key, name, weight.const_value)
+    inputs = tuple(held if value is weight else value for value in region.inputs)
+    return replace(region, inputs=inputs)

@@ -1,0 +1,1 @@
+"""Padding of batches: which rows are padding, and a proof that they reach no result."""

@@ -1,0 +1,88 @@
+"""Inputs of a kernel that computes packed rows: they have to agree with each other.
+
+A body that puts rows in their places, masks the others and takes the rows again is computed by
+its kernel without the others. So places, rows taken and mask of a case are made up together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx
+
+from ortkit.verify.kernels.blocks import Operand
+from ortkit.verify.kernels.inputs import is_floating
+
+#: Masks a score of any type.
+_MASKED = -3.0e4
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """The numbers of inputs that have to agree.
+
+    Args:
+        places: [samples, positions]: the row of each position.
+        indices: [1, rows]: the position of each row, counted through all samples.
+        mask: A number for each position, 0 or far below it where the position has no row.
+    """
+
+    places: int
+    indices: int
+    mask: int
+
+    def fits(self, shapes: Sequence[Sequence[int]]) -> bool:
+        """Say whether there can be as many rows as that."""
+        rows, positions = prod(shapes[self.indices]), prod(shapes[self.places])
+        return rows <= positions == prod(shapes[self.mask])
+
+    def agree(self, operands: list[Operand], seed: int) -> list[Operand]:
+        """Return operands of which those named agree."""
+        random = np.random.default_rng(seed)
+        places, indices = operands[self.places].array, operands[self.indices].array
+        mask = operands[self.mask].array
+        count, (samples, positions) = indices.size, places.shape
+        kept = np.zeros(samples * positions, np.bool_)
+        kept[random.choice(kept.size, count, replace=False)] = True
+        found = dict(enumerate(operands))
+        taken = np.flatnonzero(kept).reshape(indices.shape).astype(indices.dtype)
+        at = (np.cumsum(kept) - 1).reshape(places.shape).astype(places.dtype)
+        found[self.places], found[self.indices] = Operand(at), Operand(taken)
+        found[self.mask] = Operand(_masked(mask, kept.reshape(samples, positions)))
+        return [found[number] for number in range(len(operands))]
+
+
+def _masked(mask: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return a mask that leaves out what is not kept, and no sample without a key."""
+    changed = mask.reshape(kept.shape).copy()
+    seen, hidden = (0.0, _MASKED) if is_floating(mask.dtype) else (1, 0)
+    changed[~kept] = hidden
+    for row, is_kept in zip(changed, kept, strict=True):
+        if is_kept.any():
+            row[np.argmax(is_kept)] = seen
+    return changed.reshape(mask.shape)
+
+
+def packed_rows(function: onnx.FunctionProto) -> PackedRows | None:
+    """Return which inputs of a body have to agree, None if none have to."""
+    inputs = list(function.input)
+    makers = {name: node for node in function.node for name in node.output}
+    gathers = [node for node in function.node if node.op_type == "Gather" and not node.domain]
+    last = makers.get(function.output[0])
+    others = [node for node in gathers if node is not last]
+    if len(function.output) != 1 or last not in gathers or not others:
+        return None
+    places = {node.input[1] for node in others}
+    sources = {makers[node.input[0]].input[0] for node in others if node.input[0] in makers}
+    assert last is not None
+    left = [name for name in inputs if name not in (*places, *sources, last.input[1])]
+    if len(places) != 1 or not places <= set(inputs) or len(left) != 1:
+        return None
+    if last.input[1] not in inputs or not any(n.op_type == "Softmax" for n in function.node):
+        return None
+    return PackedRows(
+        inputs.index(places.pop()), inputs.index(last.input[1]), inputs.index(left[0])
+    )
