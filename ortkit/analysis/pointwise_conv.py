@@ -24,8 +24,9 @@ def with_channels(site: Site, sizes: ir.Value, channels: int, rank: int) -> ir.V
     known = site.array(sizes)
     if known is not None:
         return site.constant([*known.tolist()[:1], channels, *known.tolist()[2:]])
+    axis = site.constant([0])
     ends = [
-        site.op("Slice", [sizes, site.constant([start]), site.constant([stop])])
+        site.op("Slice", [sizes, site.constant([start]), site.constant([stop]), axis])
         for start, stop in ((0, 1), (2, rank))
     ]
     return site.op("Concat", [ends[0], site.constant([channels]), ends[1]], {"axis": 0})

@@ -161,5 +161,21 @@ def _resized(site: Site, node: ir.Node, image: ir.Value, channels: int) -> ir.Va
     inputs = [image, *node.inputs[1:]]
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     if len(inputs) > 3 and inputs[3] is not None and "axes" not in attributes:
-        inputs[3] = with_channels(site, inputs[3], channels, _rank(site))
+        factors = _factors(site, node)
+        if factors is None:
+            inputs[3] = with_channels(site, inputs[3], channels, _rank(site))
+        else:
+            inputs[2:] = [site.constant(np.array([1, 1, *factors], np.float32))]
     return site.op("Resize", inputs, attributes)
+
+
+def _factors(site: Site, node: ir.Node) -> list[int] | None:
+    """Return whole factors that say the same as the sizes, None if there are none."""
+    before, after = site.shape(node.inputs[0]), site.shape(node.outputs[0])
+    pairs = list(zip((before or ())[2:], (after or ())[2:], strict=False))
+    factors = [
+        new // old
+        for old, new in pairs
+        if isinstance(old, int) and isinstance(new, int) and old and new % old == 0
+    ]
+    return factors if factors and len(factors) == len(pairs) else None
