@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ SECONDS = 60.0
 _SECONDS_PER_NODE = 0.01
 _SECONDS_PER_BYTE = 1 / (4 << 20)  # of weights
 _SECONDS_PER_ELEMENT = 5e-6  # of inputs
+_MOST_WAITING = 4.0
 #: Values of a process, in bytes: of small models, as a part of the weights, and under a limit.
 _LEAST_VALUES, _VALUES_PART, _FEWEST_VALUES = 64 << 20, 0.15, 4 << 20
 #: Python and ONNX Runtime, and what weights take with their copies for kernels: bert-base with
@@ -36,7 +38,9 @@ _MEMORY_PART = 0.9
 
 
 def time_limit(model: ir.Model, *feeds: Feeds) -> float:
-    """Return after how many seconds a verification of `model` ends: it grows with the model.
+    """Return after how many seconds a verification of `model` ends.
+
+    It grows with the model, and with the processes that share the processor.
 
     Args:
         model: The model.
@@ -44,12 +48,19 @@ def time_limit(model: ir.Model, *feeds: Feeds) -> float:
     """
     nodes = sum(1 for root in roots(model) for _ in nodes_below(root))
     elements = sum(elements_of_feeds(each) for each in feeds)
-    return (
+    alone = (
         SECONDS
         + nodes * _SECONDS_PER_NODE
         + weights_of(model).bytes * _SECONDS_PER_BYTE
         + elements * _SECONDS_PER_ELEMENT
     )
+    return alone * _waiting()
+
+
+def _waiting() -> float:
+    """Return how many processes wait for each core, at least 1 and at most `_MOST_WAITING`."""
+    load, *_ = os.getloadavg()
+    return min(max(1.0, load / (os.cpu_count() or 1)), _MOST_WAITING)
 
 
 def operations(model: ir.Model, sizes: Mapping[str, int] | None = None) -> int:

@@ -137,9 +137,14 @@ def test_the_time_limit_grows_with_the_model_and_its_inputs(
     for i in range(1000):
         large.graph.append(ir.Node("", "Neg", [large.graph.inputs[0]], name=f"more{i}"))
     few, many = {"x": np.zeros(4)}, {"x": np.zeros(10**7)}
+    monkeypatch.setattr("os.getloadavg", lambda: (0.5, 9.0, 9.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert 60 <= time_limit(small, few) < 61
     assert time_limit(large, few) > time_limit(small, few) + 5
     assert time_limit(small, many) > time_limit(small, few) + 5
+    for load, least in ((2.0, 60), (5.0, 150), (99.0, 240)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert least <= time_limit(small, few) < least + 4
 
 
 def test_memory_is_limited_in_the_process_that_runs_the_model(
