@@ -9,7 +9,7 @@ import numpy as np
 from onnx import numpy_helper
 
 if TYPE_CHECKING:
-    from models.builder import Tape
+    from models.builder import Dim, Tape
 
 
 def linear(
@@ -116,6 +116,22 @@ def upsample(b: Tape, x: str) -> str:
     scales = b.const(np.array([1, 1, 2, 2], np.float32))
     rule = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return b.op("Resize", x, "", scales, mode="nearest", cubic_coeff_a=-0.75, **rule)
+
+
+def enlarge(
+    b: Tape, x: str, batch: int | Dim, channels: int, height: int, width: int, mode: str = "linear"
+) -> str:
+    """Resize an image to a known size: `interpolate(size=..., align_corners=False)` of torch."""
+    rule: dict[str, str | float] = {"coordinate_transformation_mode": "pytorch_half_pixel"}
+    if mode == "nearest":
+        rule = {"coordinate_transformation_mode": "asymmetric"}
+    if b.spelling.has_constant_nodes:
+        kept = b.slice(b.op("Shape", x), b.ints(0), b.ints(2), 0)
+        sizes = b.op("Concat", kept, b.ints(height, width), axis=0)
+        rule["cubic_coeff_a"] = -0.75
+    else:
+        sizes = b.shape(batch, channels, height, width)
+    return b.op("Resize", x, "", "", sizes, mode=mode, nearest_mode="floor", **rule)
 
 
 def expand(b: Tape, x: str, shape: str) -> str:

@@ -76,6 +76,9 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fold-transpose-into-gemm", 1),
     # After affine ops, which may stand between two products.
     ("merge-linear", 2),
+    # After affine ops, which fold into one convolution; the product before each Resize then folds.
+    ("sink-resizes", 2),
+    ("fold-matmul-into-conv", 2),
     ("div-to-mul", 1),
     # After every fold into the convolution, and what is recognized after it.
     ("widen-convolutions", 2),

@@ -163,7 +163,7 @@ def test_a_new_process_has_nothing_imported(jobs: ModuleType) -> None:
     found = run_isolated(jobs.modules, None, timeout_seconds=SECONDS, imports="nothing")
     ours = {name for name in found if name.startswith("ortkit.")}
     assert ours == {
-        "ortkit.errors", "ortkit.isolation", "ortkit.isolation.channel",
+        "ortkit.deferred_imports", "ortkit.errors", "ortkit.isolation", "ortkit.isolation.channel",
         "ortkit.isolation.child", "ortkit.isolation.ended", "ortkit.parent", "ortkit.version",
     }  # fmt: skip
     assert not {"numpy", "onnx", "onnxruntime"} & set(found)
