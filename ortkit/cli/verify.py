@@ -65,11 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.text is not None:
         raise UserError("is for folders of onnxruntime-genai", where="--text", fix="drop it")
     from ortkit.graph.io.open import open_model
+    from ortkit.optimization.padding import PADDING_KEY
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         progress("check the models")
-        for path in (arguments.original, arguments.candidate):
-            open_model(path)
+        models = [open_model(path) for path in (arguments.original, arguments.candidate)]
+        said = [model.metadata_props.get(PADDING_KEY, "") for model in models]
         progress("run both")
         found = compare(arguments.original, arguments.candidate)
     outcome = verdicts.outcome_of(
@@ -85,6 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
         show.document(content if schema == 1 else {**content, **outcome.to_json()})
     else:
         _show(found)
+        if said[0] != said[1]:
+            a, b = (show.harmless(text) or "kept" for text in said)
+            show.line(f"padding   A: {a}; B: {b}")
     verdicts.say(outcome, found)
     return outcome.code
 

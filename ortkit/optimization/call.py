@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.optimization.kernels import compile_kernels, foreign_note
 from ortkit.optimization.options import OptimizeOptions as OptimizeOptions
-from ortkit.optimization.padding import PADDING_KEY, NamedPadding, zero_padding
+from ortkit.optimization.padding import PADDING_KEY, SKIPPED_KEY, NamedPadding, zero_padding
 from ortkit.optimization.passes import (
     lowering_of,
     padding_pipeline,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from ortkit.measure.measurer import Measurer
     from ortkit.measure.short_timing import ShortTiming
     from ortkit.precision.lowering import CpuLowering
-    from ortkit.rewrite.log import Hit
     from ortkit.verify.fixed_batch import BatchVerifier
     from ortkit.verify.kernels.check import KernelReport
     from ortkit.verify.verification import Gap, Verification
@@ -222,6 +221,8 @@ class _Run:
                 result = passes.run(
                     model, told, instruments=self.options.instruments, after=result
                 )
+                if any(hit.pass_name == SkipPadding.name for hit in result.log.hits):
+                    model.metadata_props[SKIPPED_KEY] = "yes"
         with self._stage("kernels"):
             regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
         emitted = frozenset(one.emitted_as for one in regions if one.emitted_as is not None)
@@ -619,7 +620,7 @@ class _Run:
             kernel_check=self.kernel_check,
             names=self.names,
             provider_options={} if candidate.layout is None else candidate.layout.options,
-            padding=_padding_note(candidate.model, result.log.hits),
+            padding=_padding_note(candidate.model),
             layout_note="" if candidate.layout is None else candidate.layout.reason,
             precision=None if self.lowering is None else self.lowering.report(result.log),
             source_kernels=self.fused.note(candidate),
@@ -658,9 +659,9 @@ class _Run:
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
 
 
-def _padding_note(model: ir.Model, hits: Sequence[Hit]) -> str:
+def _padding_note(model: ir.Model) -> str:
     """Return what is done about padding; empty if nothing is."""
-    is_skipped = any(hit.pass_name == SkipPadding.name for hit in hits)
+    is_skipped = SKIPPED_KEY in model.metadata_props
     said = model.metadata_props.get(PADDING_KEY, "")
     what = "is not computed" if is_skipped else "is computed"
     return f"padding {what}; {said}" if said else "padding is not computed" if is_skipped else ""

@@ -16,6 +16,8 @@ from ortkit.graph.walk import names_in, take_name
 PROVED, NONE = "proved", "no"
 #: Where it is written down in the model's metadata.
 PADDING_KEY = "ortkit.padding"
+#: Likewise, that padding is not computed in the model.
+SKIPPED_KEY = "ortkit.padding.skipped"
 _FLAG = "--skip-padding"
 #: Equal takes all types of a flag, and Where is there.
 _SINCE = 11
@@ -75,12 +77,12 @@ def zero_padding(model: ir.Model, padding: NamedPadding) -> None:
             f"no output has a row for each number of {padding.name!r}",
             where=_FLAG, fix="leave it out, padding is skipped where that is proved",
         )  # fmt: skip
+    names = " ".join(value.name or "" for value in outputs)
     writer = _Writer(model, names_in(model))
     number = writer.constant(np.array(padding.number).astype(dtype.numpy()))
     is_padding = writer.op("Equal", flag, number)
     for value in outputs:
         writer.zero(value, is_padding, len(shapes.shape(value) or ()), shapes)
-    names = " ".join(value.name or "" for value in outputs)
     model.metadata_props[PADDING_KEY] = f"{padding.name}={padding.number} zeroes {names}"
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from ortkit.optimization.padding import PADDING_KEY, NamedPadding, zero_padding
 from ortkit.passes.skip_padding import SkipPadding
 from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
@@ -317,3 +318,9 @@ def test_padding_is_computed_where_there_is_no_product() -> None:
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     assert not packed(model).log.hits
+
+
+def test_outputs_that_hold_zeros_are_named_as_the_model_names_them() -> None:
+    model = ir.from_proto(encoder("chosen", "all"))
+    zero_padding(model, NamedPadding("mask", 0))
+    assert model.metadata_props[PADDING_KEY] == "mask=0 zeroes y"
