@@ -324,3 +324,17 @@ def test_outputs_that_hold_zeros_are_named_as_the_model_names_them() -> None:
     model = ir.from_proto(encoder("chosen", "all"))
     zero_padding(model, NamedPadding("mask", 0))
     assert model.metadata_props[PADDING_KEY] == "mask=0 zeroes y"
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (3, 5), (3, 1)])
+def test_a_mask_of_other_sizes_than_declared(shape: tuple[int, int]) -> None:
+    model = encoder("chosen", "first")
+    before, after = session(model), session(ir.to_proto(packed(model).model))
+    feeds = {"ids": np.arange(18).reshape(3, 6), "mask": np.ones(shape, np.int64)}
+    if shape == (1, 6):
+        expected, found = before.run(None, feeds)[0], after.run(None, feeds)[0]
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+        return
+    for each in (before, after):
+        with pytest.raises(Exception, match="ONNXRuntimeError"):
+            each.run(None, feeds)

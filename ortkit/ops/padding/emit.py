@@ -12,7 +12,7 @@ from ortkit.ops.attention.core import MASKED
 from ortkit.ops.padding.attention import AttentionSite, is_of_keys
 from ortkit.ops.padding.pack import Plan, rest_of
 from ortkit.ops.padding.proof import Proof
-from ortkit.ops.padding.sizes import reads_sizes, source_of_sizes, write_sizes
+from ortkit.ops.padding.sizes import inputs_of_tokens, reads_sizes, source_of_sizes, write_sizes
 from ortkit.ops.padding.tokens import Tokens
 from ortkit.rewrite.scope import Attributes, Scope
 
@@ -149,7 +149,7 @@ class Packing:
         if key not in self._by_position:
             writer = Writer(self.scope, reader, f"{value.name}/tokens")
             if self._positions is None:
-                sizes = writer.op("Shape", self.proof.flag.value)
+                sizes = writer.op("Shape", self.kept)
                 count = writer.op("Gather", sizes, writer.constant(np.array(1, np.int64)))
                 each = writer.op("Mod", self.indices, count)
                 self._positions = writer.op("Reshape", each, writer.integers(-1))
@@ -202,8 +202,12 @@ def write_packing(proof: Proof, before: ir.Node) -> Packing:
     number = writer.constant(np.array(flag.padding, dtype.numpy()))
     zero, one = (writer.constant(np.array(each, np.int64)) for each in (0, 1))
     needed = writer.op("Not", writer.op("Equal", flag.value, number))
+    for value in inputs_of_tokens(proof):
+        # Sizes of one name are equal by declaration alone: nothing checks it in a run.
+        sizes = writer.op("Gather", writer.op("Shape", value), writer.integers(0, 1))
+        needed = writer.op("Expand", needed, sizes)
     if proof.reads_first:
-        length = writer.op("Gather", writer.op("Shape", flag.value), one)
+        length = writer.op("Gather", writer.op("Shape", needed), one)
         first = writer.op("Equal", writer.op("Range", zero, length, one), zero)
         needed = writer.op("Or", needed, first)
     # Without any token there would be none to stand for the others.

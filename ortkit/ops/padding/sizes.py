@@ -11,12 +11,21 @@ from ortkit.rewrite.scope import Scope
 
 
 def source_of_sizes(proof: Proof) -> ir.Value | None:
-    """Return an input [samples, positions, ...], None if there is none."""
-    for value in proof.scope.root.inputs:
-        shape = proof.scope.shapes.shape(value)
-        if shape is not None and shape[:2] == proof.flag.grid.sizes:
-            return value
-    return None
+    """Return an input [samples, positions, ...] other than the flag, else the flag, or None."""
+    inputs = inputs_of_tokens(proof)
+    flag = proof.flag.value
+    return inputs[0] if inputs else flag if flag.is_graph_input() else None
+
+
+def inputs_of_tokens(proof: Proof) -> list[ir.Value]:
+    """Return the inputs [samples, positions, ...] that are read, but for the flag."""
+    return [
+        value
+        for value in proof.scope.root.inputs
+        if value is not proof.flag.value
+        and value.uses()
+        and (proof.scope.shapes.shape(value) or ())[:2] == proof.flag.grid.sizes
+    ]
 
 
 def reads_sizes(node: ir.Node) -> bool:
