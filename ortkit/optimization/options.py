@@ -93,9 +93,9 @@ class OptimizeOptions:
     extra_passes: tuple[Pass, ...] = ()
     """The caller's own, run after the others."""
     skip_padding: str = ""
-    """Which padding of a batch is not computed: `proved`, what provably reaches no result; `no`,
-    none; or `INPUT=NUMBER`, the tokens at which an input is a number (0 if only `INPUT` is given),
-    where all outputs then hold zeros. Empty: `proved` for CPUs, `no` for CUDA."""
+    """Which padding of a batch is not computed. `proved`: what provably reaches no result. `no`:
+    none. `INPUT=NUMBER`: tokens at which an input is this number, or 0 if only `INPUT` is given;
+    all outputs hold zeros there. Empty: `proved` for CPUs, `no` for CUDA."""
     fixed_shapes: Mapping[str, int] = field(default_factory=dict)
     """Named sizes that the result has as numbers; it is verified at these."""
     precision: Precision = "fp32"

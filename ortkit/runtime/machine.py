@@ -62,7 +62,7 @@ class LoadWatch:
     def __enter__(self) -> Self:
         """Begin."""
         self._counted = 0.0
-        self._load = _load_average()
+        self._load = load_average()
         self._stat = _stat()
         self._own = _own_seconds()
         self._started = time.monotonic()
@@ -97,7 +97,7 @@ class LoadWatch:
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1,
             self._load,
-            _load_average(),
+            load_average(),
             others,
             stolen,
             _governor(),
@@ -110,7 +110,8 @@ def _own_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def _load_average() -> float | None:
+def load_average() -> float | None:
+    """Return how many processes ran or waited to run over the last minute; None if unknown."""
     try:
         return os.getloadavg()[0]
     except OSError:

@@ -16,6 +16,7 @@ from ortkit.graph.analysis.weights import weights_of
 from ortkit.graph.constants import constant_array
 from ortkit.graph.inline import inline_functions
 from ortkit.graph.walk import nodes_below, roots, subgraphs
+from ortkit.runtime.machine import load_average
 
 if TYPE_CHECKING:
     from ortkit.verify.inputs.feeds import Feeds
@@ -59,7 +60,7 @@ def time_limit(model: ir.Model, *feeds: Feeds) -> float:
 
 def _waiting() -> float:
     """Return how many processes wait for each core, at least 1 and at most `_MOST_WAITING`."""
-    load, *_ = os.getloadavg()
+    load = load_average() or 0.0
     return min(max(1.0, load / (os.cpu_count() or 1)), _MOST_WAITING)
 
 
