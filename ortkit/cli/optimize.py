@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--fix-shape", action="append", default=[], metavar="NAME=SIZE",
         help="write this number in place of a named size; may be repeated")  # fmt: skip
     add("--skip-padding", default="", metavar="INPUT[=N]",
-        help="tokens where INPUT is N (0) are not computed, and 0; or proved, no")  # fmt: skip
+        help="leave out tokens where INPUT is N (0), outputs are 0 there; or proved")  # fmt: skip
     add(
         "--strict",
         action="store_true",
@@ -253,7 +253,7 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
         told = ", ".join(f"{name}={value}" for name, value in report.provider_options.items())
         show.note(f"layout: sessions give the CUDA provider {told} ({report.layout_note})")
     if report.padding:
-        show.note(f"padding: {report.padding.removeprefix('padding ')}")
+        show.note(report.padding)
     for identity in report.rolled_back:
         show.note(f"warning: rolled back {identity}: with it the result is wrong or does not load")
     for identity in report.denied_in_vain:

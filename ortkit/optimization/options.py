@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
-from ortkit.optimization.padding import NONE, NamedPadding
+from ortkit.optimization.padding import NamedPadding
 from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
@@ -93,9 +93,9 @@ class OptimizeOptions:
     extra_passes: tuple[Pass, ...] = ()
     """The caller's own, run after the others."""
     skip_padding: str = ""
-    """Which padding of a batch is not computed. `proved`: what provably reaches no result. `no`:
-    none. `INPUT=NUMBER`: tokens at which an input is this number, or 0 if only `INPUT` is given;
-    all outputs hold zeros there. Empty: `proved` for CPUs, `no` for CUDA."""
+    """Which padding of a batch is not computed. `proved`: what provably reaches no result.
+    `INPUT=NUMBER`: tokens at which an input is this number, or 0 if only `INPUT` is given; all
+    outputs hold zeros there. Empty: all padding is computed."""
     fixed_shapes: Mapping[str, int] = field(default_factory=dict)
     """Named sizes that the result has as numbers; it is verified at these."""
     precision: Precision = "fp32"
@@ -205,9 +205,7 @@ class OptimizeOptions:
     @property
     def skips_padding(self) -> bool:
         """Whether padding is skipped where it reaches no result."""
-        is_default = not self.skip_padding and traits_of(self.target).skips_padding
-        is_asked = self.skip_padding not in ("", NONE)
-        return self.level >= REGIONS_SINCE_LEVEL and (is_default or is_asked)
+        return self.level >= REGIONS_SINCE_LEVEL and self.skip_padding != ""
 
     @property
     def lowers_products(self) -> bool:

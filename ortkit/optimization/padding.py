@@ -12,8 +12,8 @@ from ortkit.errors import UserError
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in, take_name
 
-#: Of `--skip-padding`: what is proved not to reach a result, and nothing at all.
-PROVED, NONE = "proved", "no"
+#: Of `--skip-padding`: what is proved not to reach a result.
+PROVED = "proved"
 #: Where it is written down in the model's metadata.
 PADDING_KEY = "ortkit.padding"
 #: Likewise, that padding is not computed in the model.
@@ -32,12 +32,12 @@ class NamedPadding:
 
     @staticmethod
     def of(text: str) -> NamedPadding | None:
-        """Read `INPUT` or `INPUT=NUMBER`; None for the words that name no input.
+        """Read `INPUT` or `INPUT=NUMBER`; None where no input is named.
 
         Raises:
             UserError: What follows the last `=` is no whole number.
         """
-        if text in ("", PROVED, NONE):
+        if text in ("", PROVED):
             return None
         name, equals, number = text.rpartition("=")
         if not equals:

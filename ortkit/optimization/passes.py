@@ -50,8 +50,11 @@ def lowering_of(options: OptimizeOptions) -> Pipeline:
 
 
 def padding_pipeline() -> Pipeline:
-    """Return the passes that skip padding, once everything is recognised and lowered."""
-    return Pipeline(tuple(map(load_pass, ("skip-padding", "merge-equal-nodes", "drop-unused"))))
+    """Return the passes that skip padding, once everything is recognised and lowered.
+
+    Equal nodes are not merged: a lowered operator has casts of its own, which its kernel takes in.
+    """
+    return Pipeline(tuple(map(load_pass, ("skip-padding", "drop-unused"))))
 
 
 def tidied(

@@ -232,7 +232,6 @@ CPU = Traits(
     conv_epilogue="ortkit.fusion.regions.members:ends_convolution",
     has_blocked_conv_layout=True,
     has_nhwc_option=False,
-    skips_padding=True,
     repeats_cheap_nodes=False,
     activations="ortkit.ops.activations.forms:ON_CPU",
     without_kernel="ortkit.graph.opsets.kernels:CPU_WITHOUT_KERNEL",

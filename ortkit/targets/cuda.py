@@ -95,7 +95,6 @@ CUDA = Traits(
     conv_epilogue="ortkit.fusion.regions.members:ends_cudnn_convolution",
     has_blocked_conv_layout=False,
     has_nhwc_option=True,
-    skips_padding=False,
     repeats_cheap_nodes=True,
     activations="ortkit.ops.activations.forms:ON_CUDA",
     without_kernel="ortkit.graph.opsets.kernels:CUDA_WITHOUT_KERNEL",

@@ -74,9 +74,6 @@ class Traits:
     """Whether ONNX Runtime lays 2-D convolutions of float32 out in blocks of channels."""
     has_nhwc_option: bool
     """Whether the provider has an option to lay convolutions out as NHWC (`prefer_nhwc`)."""
-    skips_padding: bool
-    """Whether padding is skipped unless told otherwise: the number of tokens is then known in a
-    run only, and no CUDA graph can be captured."""
     repeats_cheap_nodes: bool
     """Whether a launch less is worth a few operations that are computed again for each point."""
 
