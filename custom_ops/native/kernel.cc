@@ -1,4 +1,6 @@
 // A kernel for the CPU: cut the work into slices, call.
+#include <unistd.h>
+
 #include "run.h"
 
 namespace ortkit {
@@ -24,6 +26,30 @@ constexpr int64_t kVector = 64;
 // A slice should take this many times what each slice does in addition to its units.
 constexpr double kSliceShare = 4;
 
+// Slices of a kernel whose slices do some work each, for each core: others may be late.
+constexpr int64_t kSlicesPerCore = 2;
+
+// The cores of this machine that are online; asked for once, as that reads a file.
+int64_t Cores() {
+  static std::atomic<int64_t> known{0};
+  int64_t count = known.load(std::memory_order_relaxed);
+  if (count == 0) {
+    const int64_t online = sysconf(_SC_NPROCESSORS_ONLN);
+    count = online > 0 ? online : 1;
+    known.store(count, std::memory_order_relaxed);
+  }
+  return count;
+}
+
+// Units in slices that are no smaller, of about equal size, and no more than the cores need.
+int64_t EvenSlice(int64_t units, int64_t slice) {
+  const int64_t cores = Cores();
+  int64_t slices = (units - 1) / slice + 1;
+  if (slices > kSlicesPerCore * cores) slices = kSlicesPerCore * cores;
+  if (slices > cores) slices -= slices % cores;
+  return (units - 1) / slices + 1;
+}
+
 // The units of one slice, by their cost.
 int64_t UnitsOfSlice(const CpuRun& run) {
   const int64_t points = SizeOf(run.spec->unit_points, run.symbols);
@@ -33,16 +59,25 @@ int64_t UnitsOfSlice(const CpuRun& run) {
   const double unit = static_cast<double>(points) * run.spec->picoseconds_per_point + shared + 1;
   if (unit * static_cast<double>(run.units) <= least) return run.units;
   int64_t slice = static_cast<int64_t>(least / unit) + 1;
+  if (run.spec->slice_picoseconds != 0) return EvenSlice(run.units, slice);
   if (points == 1 && slice > kVector) slice = (slice + kVector - 1) / kVector * kVector;
   return slice < run.units ? slice : run.units;
 }
+
+// What a kernel on this thread is refused with.
+thread_local int32_t refusal = 0;
 
 void CallSlice(void* user, size_t index) {
   CpuRun& run = *static_cast<CpuRun*>(user);
   const int64_t begin = static_cast<int64_t>(index) * run.slice;
   const int64_t left = run.units - begin;
   const int64_t count = left < run.slice ? left : run.slice;
-  const int32_t code = run.spec->call(run.data, run.symbols, begin, begin + count);
+  int32_t code = run.spec->call(run.data, run.symbols, begin, begin + count);
+  // Only kernels that read sizes and lengths from tensors may find that these do not fit.
+  if (run.spec->value_size_count != 0 && refusal != 0) {
+    code = refusal;
+    refusal = 0;
+  }
   if (code != 0) run.failure.store(code, std::memory_order_relaxed);
 }
 
@@ -60,7 +95,11 @@ inline __attribute__((always_inline)) ort::Status* ComputeUnits(const Op& op, or
     ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, CallSlice, slices, 0, &run));
   }
   const int32_t code = run.failure.load(std::memory_order_relaxed);
-  return code == 0 ? nullptr : Refuse(op, ort::kFail, "the kernel returned %d", code);
+  if (code == 0) return nullptr;
+  if (run.spec->value_size_count != 0) {
+    return Refuse(op, ort::kInvalidArgument, "lengths and sizes of its inputs do not fit each other (%d)", code);
+  }
+  return Refuse(op, ort::kFail, "the kernel returned %d", code);
 }
 
 // In its callers, so that one without places does not ask for them.
@@ -73,6 +112,9 @@ inline __attribute__((always_inline)) ort::Status* Compute(const Op& op, ort::Ke
 }
 
 }  // namespace
+
+// Code that LLVM makes of TVM's returns 0 only.
+extern "C" __attribute__((visibility("hidden"))) void ortkit_refuse(int32_t code) { refusal = code; }
 
 // A node's kernel holds nothing but its op.
 ort::Status* CreateKernel(const ort::CustomOp* custom_op, const ort::Api*,

@@ -46,6 +46,8 @@ class Anchor:
         batch: What a first size that is not known is taken for.
         must_pay: Whether regions are left that are not predicted to gain enough.
         is_held: Whether a session of the provider holds the weight, which no library has to.
+        in_place: Whether regions are formed only where nodes are replaced where they stand, since
+            sizes of results follow from values.
         regions: Where nodes do not describe what the kernel reads: what finds regions and writes
             their signatures, `module:object` of the graph side. Facts of nodes are not asked then.
     """
@@ -63,4 +65,5 @@ class Anchor:
     batch: int = NOMINAL_SIZE
     must_pay: bool = False
     is_held: bool = False
+    in_place: bool = False
     regions: str = ""

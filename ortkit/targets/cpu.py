@@ -209,6 +209,7 @@ CPU = Traits(
         "ortkit.custom_ops.tvm.gemm.int8:ANCHOR",
         "ortkit.fusion.gemm.cpu_fp32_regions:family",
         "ortkit.custom_ops.tvm.attention.fp32:ANCHOR",
+        "ortkit.custom_ops.tvm.attention.grouped:ANCHOR",
         "ortkit.custom_ops.tvm.conv.one_axis:ANCHOR",
     ),
     templates=(
@@ -226,6 +227,7 @@ CPU = Traits(
         "conv.squeeze_excite",
         "conv.max_pool",
         "attention.fp32",
+        "attention.grouped",
     ),
     decompositions=(),
     convolutions="ortkit.fusion.conv.targets:ON_CPU",

@@ -14,9 +14,10 @@ from ortkit.kernels.link.csource import c_extent, c_extents, c_list, c_text
 from ortkit.kernels.link.manifest_cuda import ImageFile, images_source, kernel_source
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
+from ortkit.kernels.value_sizes import value_sizes
 from ortkit.targets.cpu import LEVELS
 
-MANIFEST_VERSION = 6
+MANIFEST_VERSION = 7
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
@@ -166,6 +167,15 @@ def op_source(
         lines += c_extents(f"{name}_dims{index}", dims, symbols)
     rows = (_tensor_source(t, f"{name}_dims{i}") for i, t in enumerate(tensors))
     lines.append(f"static const OrtkitTensor {name}_tensors[] = {{{', '.join(rows)}}};")
+    told = value_sizes(signature)
+    if told:
+        lines += c_extents(f"{name}_least", [one.least for one in told], symbols)
+        sizes = (
+            f"{{{symbols.index(one.symbol)}, {c_extent(f'{name}_least', number, one.least)}, "
+            f"{one.tensor}}}"
+            for number, one in enumerate(told)
+        )
+        lines.append(f"static const OrtkitValueSize {name}_values[] = {{{', '.join(sizes)}}};")
     places = [f"s{index}" for index in range(len(symbols))]
     lines += c_extents(f"{name}_units", launch.units, places)
     lines += c_extents(f"{name}_points", [launch.points], places)
@@ -174,7 +184,8 @@ def op_source(
     lines.append(
         f"#define OP_{number} {{{c_text(label or signature.op_type)}, {c_text(signature.key)}, "
         f"{len(symbols)}, {name}_symbols, {len(signature.inputs)}, {len(signature.outputs)}, "
-        f"{name}_tensors, {len(launch.units)}, {name}_units, "
+        f"{name}_tensors, {len(told)}, {f'{name}_values' if told else 'NULL'}, "
+        f"{len(launch.units)}, {name}_units, "
         f"{c_extent(f'{name}_points', 0, launch.points)}, "
         f"{launch.picoseconds_per_point}, {launch.shared_nanoseconds}, "
         f"{launch.slice_picoseconds}, "

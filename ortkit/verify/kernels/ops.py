@@ -15,6 +15,7 @@ from ortkit.verify.kernels.ops_activations import (
     Softsign,
     Swish,
 )
+from ortkit.verify.kernels.ops_attention import GroupQueryAttention
 from ortkit.verify.kernels.ops_blocks import MatMulNBits, QLinearAdd
 from ortkit.verify.kernels.ops_rows import (
     ArgMax,
@@ -56,7 +57,7 @@ class CastLike(OpRun):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    ArgMax, ArgMin, CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization,
-    LogSoftmax, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp,
-    Sigmoid, Softplus, Softsign, Sum, Swish,
+    ArgMax, ArgMin, CastLike, Conv, Erf, Gelu, GroupNormalization, GroupQueryAttention, HardSwish,
+    LayerNormalization, LogSoftmax, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd,
+    RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
 )  # fmt: skip
