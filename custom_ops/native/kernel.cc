@@ -64,20 +64,12 @@ int64_t UnitsOfSlice(const CpuRun& run) {
   return slice < run.units ? slice : run.units;
 }
 
-// What a kernel on this thread is refused with.
-thread_local int32_t refusal = 0;
-
 void CallSlice(void* user, size_t index) {
   CpuRun& run = *static_cast<CpuRun*>(user);
   const int64_t begin = static_cast<int64_t>(index) * run.slice;
   const int64_t left = run.units - begin;
   const int64_t count = left < run.slice ? left : run.slice;
-  int32_t code = run.spec->call(run.data, run.symbols, begin, begin + count);
-  // Only kernels that read sizes and lengths from tensors may find that these do not fit.
-  if (run.spec->value_size_count != 0 && refusal != 0) {
-    code = refusal;
-    refusal = 0;
-  }
+  const int32_t code = run.spec->call(run.data, run.symbols, begin, begin + count);
   if (code != 0) run.failure.store(code, std::memory_order_relaxed);
 }
 
@@ -96,7 +88,7 @@ inline __attribute__((always_inline)) ort::Status* ComputeUnits(const Op& op, or
   }
   const int32_t code = run.failure.load(std::memory_order_relaxed);
   if (code == 0) return nullptr;
-  if (run.spec->value_size_count != 0) {
+  if (run.spec->value_size_count != 0) {  // it reads lengths too
     return Refuse(op, ort::kInvalidArgument, "lengths and sizes of its inputs do not fit each other (%d)", code);
   }
   return Refuse(op, ort::kFail, "the kernel returned %d", code);
@@ -112,9 +104,6 @@ inline __attribute__((always_inline)) ort::Status* Compute(const Op& op, ort::Ke
 }
 
 }  // namespace
-
-// Code that LLVM makes of TVM's returns 0 only.
-extern "C" __attribute__((visibility("hidden"))) void ortkit_refuse(int32_t code) { refusal = code; }
 
 // A node's kernel holds nothing but its op.
 ort::Status* CreateKernel(const ort::CustomOp* custom_op, const ort::Api*,

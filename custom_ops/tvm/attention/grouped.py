@@ -21,13 +21,13 @@ from ortkit.refusal import Refused
 
 from ...forms.attention_grouped import GroupedForm, read_grouped
 from ..tile.registers import REGISTERS, VECTOR
+from .grouped_block import PARTS
+from .grouped_writer import GroupedWriter
 from .tiles import tiling
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Expr
 
-#: Parts that the new rows of a head of keys are cut into.
-PARTS = 8
 # One core of x86-64-v4: a multiply-add in tiles, and a score's exponential.
 _PICOSECONDS_PER_MULTIPLY = 13
 _PICOSECONDS_PER_SCORE = 400
@@ -57,8 +57,6 @@ class GroupedAttention:
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
-        from .grouped_writer import GroupedWriter
-
         return GroupedWriter(self.form, symbol, tiling(level)).function()
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ..tile.emitter import TileEmitter
 
+#: Parts that the new rows of a head of keys are cut into.
+PARTS = 8
 Pointer = tuple["Buffer", "Expr"]
 """A tensor and an element of it."""
 

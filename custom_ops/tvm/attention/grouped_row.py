@@ -139,8 +139,8 @@ class OneRow:
             with e.vector(VECTOR) as lane:
                 score = sums[lane]
                 if count is not None:
-                    is_there = e.cast(lane, "int32") < e.cast(count, "int32")
-                    score = e.share(e.select(is_there, score, e.f32(float("-inf"))))
+                    is_present = e.cast(lane, "int32") < e.cast(count, "int32")
+                    score = e.share(e.select(is_present, score, e.f32(float("-inf"))))
                 e.store(self._scores, score, at + lane)
                 so_far = self._larger[lanes + lane]
                 # A NaN is not larger; it comes out of the exponentials.

@@ -11,8 +11,7 @@ from ...forms.attention_cpu import Heads
 from ...forms.attention_grouped import GroupedForm
 from ..tile.emitter import TileEmitter
 from ..tile.registers import VECTOR
-from .grouped import PARTS
-from .grouped_block import GroupedBlock, GroupedPlaces, Unit, rotate_row
+from .grouped_block import PARTS, GroupedBlock, GroupedPlaces, Unit, rotate_row
 from .grouped_row import MOST_SHARED, OneRow
 from .tiles import Tiling, narrow
 
@@ -31,6 +30,8 @@ class GroupedWriter:
         # A cache may be written where it is read.
         self.e = e = TileEmitter(symbol, may_alias=True)
         self.buffers, self.begin, self.end = e.parameters(of.attention.signature)
+        # TVM returns nothing but 0.
+        self._code = e.pointer("code", "int32")
 
     def function(self) -> Expr:
         """Return the function that computes the units begin .. end - 1."""
@@ -64,13 +65,21 @@ class GroupedWriter:
         if not isinstance(spec.shape[3], int):
             width = e.extent(extent_of(spec.shape[3]))
             differ = e.either(differ, e.not_equal(width, e.i64(of.k.width)))
-        e.refuse(differ, _SIZES)
+        self._refuse(differ, _SIZES)
+
+    def _refuse(self, condition: Expr, code: int) -> None:
+        """Emit the end of the function on a condition."""
+        e = self.e
+        with e.block() as end:
+            e.store(self._code, e.i32(code), e.i64(0))
+            end.append(e.tir.Return(e.i32(0)))
+        e.when(condition, end)
 
     def _lengths(self, batch: Expr, length: Expr) -> tuple[Expr, Expr]:
         """Return how many rows of a sample the cache has before and after.
 
-        A prompt begins it anew, and may be shorter than others beside it. What ONNX Runtime
-        refuses is refused.
+        A prompt begins at its first row, and may be shorter than others beside it. What ONNX
+        Runtime refuses is refused.
         """
         e, of = self.e, self.of
         seen = e.share(e.cast(self.buffers[of.lengths][batch], "int64") + e.i64(1))
@@ -91,7 +100,7 @@ class GroupedWriter:
         ]
         if of.rotation is not None:
             reasons.append(end > e.extent(of.rotation.positions))
-        e.refuse(reduce(e.either, reasons), _LENGTHS)
+        self._refuse(reduce(e.either, reasons), _LENGTHS)
         return past, seen
 
     # ---- caches

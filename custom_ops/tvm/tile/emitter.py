@@ -106,11 +106,6 @@ class TileEmitter(Emitter):
         statement = self.tir.IfThenElse(condition, self._sequence(then), None)
         self._blocks[-1].statements.append(statement)
 
-    def refuse(self, condition: Expr, code: int) -> None:
-        """End the function on a condition; the run is refused with a code."""
-        call = self.tir.call_extern("void", "ortkit_refuse", self.i32(code))
-        self.when(condition, [self.tir.Evaluate(call), self.tir.Return(self.i32(0))])
-
     @contextmanager
     def lanes(self, width: int) -> Iterator[Expr]:
         """Emit a vector loop, or for a width of 1 a loop of one turn."""

@@ -74,7 +74,8 @@ def manifest_source(
     for op in {op.cpu.symbol: op for op in ordered if op.cpu is not None}.values():
         assert op.cpu is not None
         tensors = (*op.signature.inputs, *op.signature.outputs)
-        parts.append(call_source(op.cpu.symbol, len(tensors), len(symbols_of(tensors))))
+        sizes, refuses = len(symbols_of(tensors)), bool(value_sizes(op.signature))
+        parts.append(call_source(op.cpu.symbol, len(tensors), sizes, refuses=refuses))
     answers = {_launch(op).inplace for op in ordered} - {()}
     parts += [pairs_source(pairs) for pairs in sorted(answers)]
     for number, op in enumerate(ordered):
@@ -93,15 +94,25 @@ def manifest_source(
     return "\n".join(parts) + "\n"
 
 
-def call_source(symbol: str, tensors: int, sizes: int) -> str:
-    """Return the adapter from the shim's arrays to the kernel's parameters."""
+def call_source(symbol: str, tensors: int, sizes: int, *, refuses: bool = False) -> str:
+    """Return the adapter from the shim's arrays to the kernel's parameters.
+
+    Args:
+        symbol: The kernel's.
+        tensors: How many it has.
+        sizes: Likewise.
+        refuses: Whether it writes a code for a run that it refuses.
+    """
     parameters = "void*, " * tensors + "int64_t, " * sizes
     arguments = "".join(f"data[{index}], " for index in range(tensors))
     arguments += "".join(f"sizes[{index}], " for index in range(sizes))
+    body = f"return {symbol}({arguments}begin, end);"
+    if refuses:
+        body = f"int32_t code = 0;\n  {symbol}({arguments}begin, end, &code);\n  return code;"
     return (
-        f"int32_t {symbol}({parameters}int64_t, int64_t);\n"
+        f"int32_t {symbol}({parameters}int64_t, int64_t{', int32_t*' if refuses else ''});\n"
         f"static int32_t call_{symbol}(char* const* data, const int64_t* sizes, int64_t begin, "
-        f"int64_t end) {{\n  (void)sizes;\n  return {symbol}({arguments}begin, end);\n}}\n"
+        f"int64_t end) {{\n  (void)sizes;\n  {body}\n}}\n"
     )
 
 
