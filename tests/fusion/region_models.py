@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ortkit.fusion.regions import select
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.duplicate import Accepts, Candidate, asked_once
 from ortkit.fusion.regions.lower import lower_region, restore_order
@@ -20,6 +21,7 @@ from ortkit.fusion.regions.search import Family, Search
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies
+from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
@@ -65,10 +67,12 @@ def search_of(scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = E
 
 
 def found_by(
-    family: Family, scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager
-) -> list[Candidate]:
-    """Return what one family finds in the main graph."""
-    return list(family(search_of(scope, accepts, cost)))
+    family: Family | Anchor, scope: Scope, accepts: Accepts = accept,
+    cost: type[CostModel] = Eager,
+) -> list[Candidate]:  # fmt: skip
+    """Return what one family, or the anchor of a template, finds in the main graph."""
+    search = search_of(scope, accepts, cost)
+    return list(grown(search, family) if isinstance(family, Anchor) else family(search))
 
 
 def find(

@@ -126,6 +126,11 @@ class Search:
         return self.packed[key]
 
     @cached_property
+    def level(self) -> str:
+        """The level of the target's processors, or its architectures."""
+        return self.scope.target.resolved().level
+
+    @cached_property
     def _places(self) -> dict[ir.Node, int]:
         return {node: place for place, node in enumerate(self.graph)}
 

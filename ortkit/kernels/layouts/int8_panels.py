@@ -6,7 +6,7 @@ Four neighbours along K of a column lie together, which one instruction multipli
 
 from __future__ import annotations
 
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 
 #: Elements along K that lie together, and columns of a panel: two vectors of 16.
 GROUP, WIDTH = 4, 32
