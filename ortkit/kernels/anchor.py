@@ -99,8 +99,7 @@ class Anchor:
         is_held: Whether a session of the provider holds the weight, which no library has to.
         level: What the names of the levels that there are regions for begin with.
         regions: What finds regions where more than the facts of nodes above decides, or nodes do
-            not describe what the kernel reads: `module:object` of the graph side, called with the
-            search and the anchor.
+            not describe what the kernel reads. It is `module:object` of the graph side.
         packed: Of the matrix, for `ortkit.fusion.regions.packed_regions:products`.
         estimate: Of products, where what they gain decides whether they are described at all.
     """

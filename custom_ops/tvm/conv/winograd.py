@@ -63,7 +63,7 @@ class WinogradConv(WinogradPlan):
 
 
 def takes(channels: int, filters: int) -> bool:
-    """Say whether there is a kernel for so many: of whole vectors."""
+    """Say whether there is a kernel: for whole vectors alone."""
     return channels % VECTOR == 0 and filters % VECTOR == 0
 
 
