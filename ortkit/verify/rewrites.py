@@ -25,7 +25,7 @@ from ortkit.graph.shapes.rules.call import Shape
 from ortkit.verify.allowance import DEFAULT, Allowance
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
-from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
+from ortkit.verify.conditioned import Limits, Moved, compare_conditioned, is_close
 from ortkit.verify.constant_error import unexplained
 from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.guard_coverage import (
@@ -312,7 +312,7 @@ class RewriteStage:
                 found |= {n: _without_runs(found[n], lacking) for n in off if n in found}
                 break
             # Of many rows, some are off by more than the few runs show of what roundings move.
-            off = {name: each for name, each in found.items() if _is_close(each)}
+            off = {name: each for name, each in found.items() if is_close(each)}
             if not off or count == CHOICE_RUNS:
                 break
         return found, frozenset()
@@ -465,15 +465,6 @@ _PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
 _TENSOR = ir.TensorType(ir.DataType.FLOAT)
 #: The original's steps and the candidate's, each with the folder of its weights.
 _Pair: TypeAlias = tuple[tuple[ir.Model, Path], tuple[ir.Model, Path]]
-
-
-def _is_close(found: OutputComparison) -> bool:
-    """Say whether a value is off by little more than runs with perturbed values allow."""
-    return not found.equal and found.max_error_eps <= _CLOSE * found.allowed_eps
-
-
-#: Times what is allowed.
-_CLOSE = 4.0
 
 
 def _without_runs(found: OutputComparison, problem: str) -> OutputComparison:
