@@ -65,7 +65,7 @@ CUDA = Traits(
     has_signed_int8=lambda _: True,
     cost_model="ortkit.fusion.regions.cuda_cost_model:CudaCostModel",
     families=(
-        "ortkit.fusion.attention.cuda:family",
+        "ortkit.custom_ops.triton.attention.attention:ANCHOR",
         "ortkit.custom_ops.triton.gemm.fp8:ANCHOR",
         "ortkit.custom_ops.triton.gemm.split_k:ANCHOR",
         "ortkit.custom_ops.triton.gemm.gemv:ANCHOR",

@@ -17,7 +17,7 @@ from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.duplicate import Accepts, Candidate, asked_once
 from ortkit.fusion.regions.lower import lower_region, restore_order
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.fusion.regions.search import Family, Search
+from ortkit.fusion.regions.search import Search
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies
@@ -67,12 +67,10 @@ def search_of(scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = E
 
 
 def found_by(
-    family: Family | Anchor, scope: Scope, accepts: Accepts = accept,
-    cost: type[CostModel] = Eager,
-) -> list[Candidate]:  # fmt: skip
-    """Return what one family, or the anchor of a template, finds in the main graph."""
-    search = search_of(scope, accepts, cost)
-    return list(grown(search, family) if isinstance(family, Anchor) else family(search))
+    anchor: Anchor, scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager
+) -> list[Candidate]:
+    """Return what is found around one anchor in the main graph."""
+    return list(grown(search_of(scope, accepts, cost), anchor))
 
 
 def find(

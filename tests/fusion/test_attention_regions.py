@@ -41,7 +41,7 @@ def judge(signature: RegionSignature) -> Refused | None:
 
 
 def candidates_of(scope: Scope) -> list[Candidate]:
-    return found_by(family, scope, judge, CostModel)
+    return found_by(ANCHOR, scope, judge, CostModel)
 
 
 def rounding_judge(signature: RegionSignature) -> Refused | None:
@@ -51,7 +51,7 @@ def rounding_judge(signature: RegionSignature) -> Refused | None:
 def rounded_candidates(body: str, inputs: str, output: str = "y") -> tuple[Scope, list[Candidate]]:
     """For a processor with tiles."""
     scope = scope_of(from_text(f"{HEAD} g ({inputs}) => ({output}) {{ {body} }}"))
-    return scope, found_by(family, scope, rounding_judge, CostModel)
+    return scope, found_by(ANCHOR, scope, rounding_judge, CostModel)
 
 
 def find(body: str, inputs: str, output: str = "y") -> tuple[Scope, list[Candidate]]:

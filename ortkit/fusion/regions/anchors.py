@@ -62,9 +62,9 @@ def around(
 def is_for(target: Target, signature: RegionSignature) -> bool:
     """Say whether a region that a template would compute is one for a target's processors."""
     level, name = target.resolved().level, f"{signature.name}_"
-    families = map(load, target.traits.families)
-    anchors = [one for one in families if isinstance(one, Anchor) and one.level]
-    return all(level.startswith(one.level) for one in anchors if name.startswith(f"{one.kind}_"))
+    anchors: Iterator[Anchor] = map(load, target.traits.families)
+    fitting = (one for one in anchors if name.startswith(f"{one.kind}_"))
+    return all(level.startswith(one.level) for one in fitting)
 
 
 def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused | None:

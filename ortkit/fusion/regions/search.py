@@ -135,10 +135,6 @@ class Search:
         return {node: place for place, node in enumerate(self.graph)}
 
 
-Family: TypeAlias = Callable[[Search], Iterator[Candidate]]
-"""Yields the candidates of one graph; no two that are taken share a node."""
-
-
 def alone(kind: str, node: ir.Node) -> FusedRegion:
     """Return the region of a node of which little is known."""
     return FusedRegion(kind, (node,), (), (node.outputs[0],))
