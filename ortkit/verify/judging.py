@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ortkit.verify.accuracy import measure
-from ortkit.verify.allowance import DEFAULT, Allowance
+from ortkit.verify.accuracy import DEFAULT, Allowance, measure
 from ortkit.verify.budget import MORE_TIME, NO_TIME
 from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling, worse
 from ortkit.verify.conditioned import Moved, compare_conditioned, disagreement, is_close, limits_of

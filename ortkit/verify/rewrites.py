@@ -22,7 +22,7 @@ from ortkit.graph.analysis.weights import weights_of
 from ortkit.graph.io.parts import share_weights, write_part
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.shapes.rules.call import Shape
-from ortkit.verify.allowance import DEFAULT, Allowance
+from ortkit.verify.accuracy import DEFAULT, Allowance
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned, is_close
