@@ -217,6 +217,7 @@ CPU = Traits(
         "gemm.int8",
         "gemm.fp32",
         "conv.one_axis",
+        "conv.int8",
         "conv.pointwise",
         "conv.winograd",
         "conv.direct",

@@ -70,11 +70,12 @@ MAY_IMPORT = {
         " graph/* kernels/* ops/* rewrite targets"
     ),
     "fusion/attention": "fusion/regions graph/* kernels/* operators ops/* rewrite",
-    "fusion/conv": "fusion/regions graph/* kernels/* rewrite targets",
+    "fusion/conv": "analysis fusion/int8 fusion/regions graph/* kernels/* rewrite targets",
     "fusion/decompose": "fusion/attention fusion/gemm fusion/regions ops/* rewrite",
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
+    "fusion/int8": "analysis fusion/regions graph/* kernels/* rewrite",
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
     "genai": "graph/* isolation kernels optimization runtime verify",
     "graph": "operators",
@@ -160,6 +161,7 @@ FACE = {
     "extend/tvm": "searched traces tuning",
     "fusion/conv": "block bodies chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
+    "fusion/int8": "filters products",
     "fusion/regions": (
         "access cost_model describe duplicate members region report search select sizes"
     ),

@@ -6,6 +6,7 @@ products are added up (pmaddwd), which no operands saturate: sums of two lie in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,79 @@ def _pairs(width: int, instruction: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def _unpacked(name: str, width: int, lane: int, first: int) -> str:
+    """Return a shuffle of two vectors: neighbours of each 128 bits from `first` on, in turn."""
+    lanes = ", ".join(
+        f"i32 {block * lane + first + at // 2 + (at % 2) * width}"
+        for block in range(width // lane)
+        for at in range(lane)
+    )
+    return f"{name}, <{width} x i32> <{lanes}>"
+
+
+def _interleaved(width: int) -> str:
+    """Return functions that put four vectors of bytes side by side, part by part of 128 bits."""
+    words, parts = width // 2, []
+    for part in range(4):
+        half, quarter = part // 2, part % 2
+        lines = [
+            f"define internal <{width} x i8> @ortkit_mixed{width}_{part}(<{width} x i8> %a,"
+            f" <{width} x i8> %b, <{width} x i8> %c, <{width} x i8> %d) alwaysinline {{"
+        ]
+        for name, (one, other) in (("x", "ab"), ("y", "cd")):
+            operands = f"<{width} x i8> %{one}, <{width} x i8> %{other}"
+            lines += [
+                f"  %{name} = shufflevector {_unpacked(operands, width, 16, half * 8)}",
+                f"  %{name}w = bitcast <{width} x i8> %{name} to <{words} x i16>",
+            ]
+        operands = f"<{words} x i16> %xw, <{words} x i16> %yw"
+        lines += [
+            f"  %z = shufflevector {_unpacked(operands, words, 8, quarter * 4)}",
+            f"  %result = bitcast <{words} x i16> %z to <{width} x i8>",
+            f"  ret <{width} x i8> %result",
+            "}",
+        ]
+        parts.append("\n".join([*lines, ""]))
+    return "".join(parts)
+
+
+def _blocks(number: int) -> str:
+    """Return the function of the given blocks of 128 bits of four vectors of int32."""
+
+    def shuffle(name: str, a: str, b: str, *, odd: bool) -> str:
+        places = [4 * block + lane for block in (1, 3) for lane in range(4)]
+        places = places if odd else [place - 4 for place in places]
+        lanes = ", ".join(f"i32 {place}" for place in (*places, *(16 + p for p in places)))
+        kind = "<16 x i32>"
+        return f"  %{name} = shufflevector {kind} %{a}, {kind} %{b}, {kind} <{lanes}>"
+
+    return "\n".join(
+        [
+            f"define internal <16 x i32> @ortkit_blocks{number}(<16 x i32> %a, <16 x i32> %b,"
+            " <16 x i32> %c, <16 x i32> %d) alwaysinline {",
+            shuffle("x", "a", "b", odd=bool(number % 2)),
+            shuffle("y", "c", "d", odd=bool(number % 2)),
+            shuffle("result", "x", "y", odd=number > 1),
+            "  ret <16 x i32> %result",
+            "}",
+            "",
+        ]
+    )
+
+
+#: Four bytes of each of 16 lanes, of four vectors of 16.
+_MIXED = f"""{_interleaved(16)}
+define internal <64 x i8> @ortkit_mixed16(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d) alwaysinline {{
+  %p = call <16 x i8> @ortkit_mixed16_0(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d)
+  %q = call <16 x i8> @ortkit_mixed16_1(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d)
+  %r = call <16 x i8> @ortkit_mixed16_2(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d)
+  %s = call <16 x i8> @ortkit_mixed16_3(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d)
+  %low = shufflevector <16 x i8> %p, <16 x i8> %q, {_numbers(0, 32)}
+  %high = shufflevector <16 x i8> %r, <16 x i8> %s, {_numbers(0, 32)}
+  %result = shufflevector <32 x i8> %low, <32 x i8> %high, {_numbers(0, 64)}
+  ret <64 x i8> %result
+}}
+{_interleaved(64)}{"".join(map(_blocks, range(4)))}"""  # noqa: E501
 _AVX2 = _pairs(16, "llvm.x86.avx2.pmadd.wd")
 _AVX512 = _pairs(32, "llvm.x86.avx512.pmaddw.d.512")
 _FUNCTIONS = """
@@ -92,7 +166,7 @@ class Int8Emitter(NBitsEmitter):
     def llvm(self) -> tuple[str, ...]:
         """Modules of LLVM with functions that the kernel calls."""
         pairs = _AVX512 if "-v4" in self.processor else _AVX2
-        return (*super().llvm, _FUNCTIONS, *(() if self.has_dot4 else (pairs,)))
+        return (*super().llvm, _FUNCTIONS, _MIXED if self.has_dot4 else pairs)
 
     @property
     def has_dot4(self) -> bool:
@@ -127,6 +201,37 @@ class Int8Emitter(NBitsEmitter):
         both = self.tir.reinterpret(_PAIRS, self.tir.Broadcast(pair, VECTOR))
         new = self.tir.call_extern("int32x16", "ortkit_pairs", self.sums(total), both, weights)
         self.store_row(total, new, 0, VECTOR)
+
+    def add_mixed(self, total: Buffer, values: Expr, weights: Expr) -> None:
+        """Add to the sums of 16 lanes: of each, four bytes times four; see `mixed`."""
+        self.store_row(total, self.dot4(self.sums(total), values, weights), 0, VECTOR)
+
+    def add_two(self, total: Buffer, values: Sequence[Expr], weights: Expr) -> None:
+        """Add to the sums of 16 lanes.
+
+        Args:
+            total: The sums.
+            values: Two vectors of 16 numbers of 16 bits.
+            weights: Two numbers of 16 bits for each lane, side by side.
+        """
+        lanes = [lane // 2 + lane % 2 * VECTOR for lane in range(2 * VECTOR)]
+        both = self.shuffled(*values, lanes)
+        new = self.tir.call_extern("int32x16", "ortkit_pairs", self.sums(total), both, weights)
+        self.store_row(total, new, 0, VECTOR)
+
+    def mixed(self, four: Sequence[Expr], part: int | None = None) -> Expr:
+        """Return 64 bytes: of each lane those of four vectors, side by side.
+
+        Args:
+            four: Vectors of 16 bytes; of 64, if a part is given.
+            part: Which four neighbours of every 16 lanes are wanted.
+        """
+        name = "ortkit_mixed16" if part is None else f"ortkit_mixed64_{part}"
+        return self.tir.call_extern("uint8x64", name, *four)
+
+    def blocks(self, four: Sequence[Expr], number: int) -> Expr:
+        """Return 16 int32: four neighbours of each of four vectors, from 4 `number` on."""
+        return self.tir.call_extern("int32x16", f"ortkit_blocks{number}", *four)
 
     def widened(self, weights: Expr) -> list[Expr]:
         """Return the first and second pairs of 64 bytes of int8, in 16 bits."""

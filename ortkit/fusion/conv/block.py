@@ -11,7 +11,7 @@ from ortkit.graph.shapes.conv_window import Window
 
 Kind = Literal[
     "conv", "winograd_conv", "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv",
-    "bf16_conv", "squeeze_excite", "max_pool", "global_mean",
+    "bf16_conv", "int8_conv", "squeeze_excite", "max_pool", "global_mean",
 ]  # fmt: skip
 
 

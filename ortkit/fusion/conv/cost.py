@@ -11,7 +11,10 @@ from math import ceil, prod
 
 import onnx_ir as ir
 
+from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
+from ortkit.fusion.int8.filters import Filters, find_convolution
+from ortkit.fusion.int8.products import IntegerProduct
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.rewrite.scope import Scope
 
@@ -33,6 +36,10 @@ class Rates:
         gate: An element that squeeze-and-excite pools and multiplies, with changes of layout.
         lowered: A multiply-add of a convolution in bfloat16; ONNX Runtime computes it in float32.
         tap: A number that a pooling looks at.
+        bytes: A multiply-add of a convolution in int8.
+        depthwise_bytes: One of a depthwise convolution in int8.
+        rounding: An element that a convolution in int8 writes.
+        step_bytes: One that goes through a further operator on bytes.
     """
 
     point: float
@@ -44,15 +51,21 @@ class Rates:
     gate: float
     lowered: float
     tap: float
+    bytes: float = 0.0
+    depthwise_bytes: float = 0.0
+    rounding: float = 0.0
+    step_bytes: float = 0.0
 
 
 RUNTIME = Rates(
     point=1 / 85, full=1 / 88, weight=0.2, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5,
-    lowered=1 / 85, tap=0.1,
+    lowered=1 / 85, tap=0.1, bytes=1 / 180, depthwise_bytes=1 / 20, rounding=0.15,
+    step_bytes=0.2,
 )  # fmt: skip
 OURS = Rates(
     point=1 / 95, full=1 / 85, weight=0.2, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05,
-    lowered=1 / 500, tap=0.03,
+    lowered=1 / 500, tap=0.03, bytes=1 / 205, depthwise_bytes=1 / 30, rounding=0.1,
+    step_bytes=0.05,
 )  # fmt: skip
 #: Winograd's way for 3x3 filters: a multiply-add of the plain way, in whole tiles of this many
 #: results a side; a channel of a tile on its way to the points or back; a weight on its way there.
@@ -63,6 +76,8 @@ _PANEL = 64
 _MANY = 64
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
+#: One of bytes.
+BYTES_BORDER = 0.3
 #: The part of its own time that a chain must gain.
 LEAST_GAIN = 0.1
 
@@ -111,7 +126,8 @@ def minimal_cost(sizes: Sizes) -> float:
 
 def border_cost(scope: Scope, value: ir.Value) -> float:
     """Return what it costs that a value changes its layout."""
-    return BORDER * _elements(scope, value)
+    is_bytes = scope.shapes.dtype(value) == ir.DataType.UINT8
+    return (BYTES_BORDER if is_bytes else BORDER) * _elements(scope, value)
 
 
 def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
@@ -121,6 +137,8 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)
     taps = prod(block.windows[0].kernel)
+    if block.kind == "int8_conv":
+        return _quantized(scope, block, rates)
     if block.kind == "max_pool":
         return rates.tap * outputs * taps
     steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
@@ -136,6 +154,20 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
         rates = replace(rates, point=RUNTIME.point)
     point = rates.lowered if block.kind == "bf16_conv" else rates.point
     return outputs * channels * taps * point + outputs * rates.output + steps
+
+
+def _quantized(scope: Scope, block: Block, rates: Rates) -> float:
+    """Return what an int8 convolution costs, with the sums of bytes that follow it."""
+    found = find_convolution(scope, block.convs[0])
+    assert isinstance(found, IntegerProduct)
+    outputs = _elements(scope, block.output)
+    steps = sum(1 for node in block.nodes if is_op(node, "QuantizeLinear")) - 1
+    filters = found.matrix.layout.result
+    if isinstance(found.matrix, Filters) and found.matrix.is_depthwise:
+        work = rates.depthwise_bytes * filters[0]
+    else:
+        work = rates.bytes * prod(filters) / found.matrix.columns
+    return outputs * (work + rates.rounding + max(0, steps) * rates.step_bytes)
 
 
 def _is_step(node: ir.Node) -> bool:
