@@ -215,7 +215,7 @@ class Int8Emitter(NBitsEmitter):
             weights: Two numbers of 16 bits for each lane, side by side.
         """
         lanes = [lane // 2 + lane % 2 * VECTOR for lane in range(2 * VECTOR)]
-        both = self.shuffled(*values, lanes)
+        both = self.shuffled(values[0], values[1], lanes)
         new = self.tir.call_extern("int32x16", "ortkit_pairs", self.sums(total), both, weights)
         self.store_row(total, new, 0, VECTOR)
 

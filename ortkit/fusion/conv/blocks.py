@@ -52,13 +52,15 @@ class CpuBlockFinder(BlockFinder):
         if isinstance(quantized, IntegerProduct):
             return self._quantized(conv, quantized)
         if quantized is not None:
-            return self._missed(conv, quantized)
+            self._missed(conv, quantized)
+            return None
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
             return self._lowered(conv, weight)
         kind = self._kind(conv)
         if isinstance(kind, Refused):
-            return self._missed(conv, kind)
+            self._missed(conv, kind)
+            return None
         window, source = self.window(conv), conv.inputs[0]
         assert window is not None
         assert source is not None

@@ -68,7 +68,11 @@ class Around(Protocol):
     """What a chain is looked for with: a `Search`, or as much of one."""
 
     scope: Scope
-    taken: Collection[ir.Node]
+
+    @property
+    def taken(self) -> Collection[ir.Node]:
+        """Nodes of other regions."""
+        ...
 
     def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """Return the constant that `key` stands for."""
@@ -390,8 +394,8 @@ def _is_cut_off(scope: Scope, node: ir.Node, grid: Grid) -> bool:
     """Say whether the ends of a grid cut off what a Relu or Clip does."""
     if node.op_type == "Relu":
         return grid.zero == 0
-    lowest = np.float32(0 - grid.zero) * grid.scale
-    highest = np.float32(255 - grid.zero) * grid.scale
+    lowest = float(np.float32(0 - grid.zero) * grid.scale)
+    highest = float(np.float32(255 - grid.zero) * grid.scale)
     limits = [scope.array(value, 1) for value in node.inputs[1:]]
     if len(limits) != 2 or any(one is None or one.size != 1 for one in limits):
         return False
