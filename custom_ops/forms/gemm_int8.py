@@ -85,7 +85,18 @@ class Floats:
     rows: tuple[bool, ...]
 
 
-Stage: TypeAlias = Quantize | Dequantize | AddQuantized | Floats
+@dataclass(frozen=True)
+class Lookup:
+    """uint8 becomes uint8.
+
+    Args:
+        table: The number of the input that has the result for each byte, [256].
+    """
+
+    table: int
+
+
+Stage: TypeAlias = Quantize | Dequantize | AddQuantized | Lookup | Floats
 
 
 @dataclass(frozen=True)
@@ -290,6 +301,10 @@ class _Reader:
         stages: list[Stage] = []
         current, pending = scaled.output[0], list[onnx.NodeProto]()
         for node in self.nodes[self.nodes.index(scaled) + 1 :]:
+            if node.op_type == "Gather":
+                stages.append(self._lookup(node, pending, current))
+                current, pending = node.output[0], []
+                continue
             if node.op_type not in ("QuantizeLinear", "DequantizeLinear", "QLinearAdd"):
                 pending.append(node)
                 continue
@@ -332,6 +347,18 @@ class _Reader:
         number = self._input(names[3] if is_first else names[0], "uint8")
         result = self._grid(names[6], names[7])
         return AddQuantized(number, self._is_row(number), is_first, own, others, result)
+
+    def _lookup(
+        self, node: onnx.NodeProto, before: Sequence[onnx.NodeProto], current: str
+    ) -> Lookup:
+        """Return a table that is read at the places that the numbers are."""
+        casts = [one for one in before if one.op_type == "Cast" and one.input[0] == current]
+        if len(before) != 1 or not casts or node.input[1] != casts[0].output[0]:
+            _fail("a table that is read elsewhere than at the result's numbers")
+        table = self._input(node.input[0], "uint8")
+        if self.specs[table].shape != (256,) or integer(node, "axis", 0):
+            _fail("a table that has no number for each byte")
+        return Lookup(table)
 
     def _grid(self, scale: str, zero: str) -> Grid:
         constant = self.body.constant(scale)

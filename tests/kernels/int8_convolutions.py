@@ -98,6 +98,15 @@ def qdq_residual(net: Convolution) -> onnx.ModelProto:
     return net.model()
 
 
+def qdq_silu(net: Convolution) -> onnx.ModelProto:
+    """A SiLU in five operators on bytes, which are one table."""
+    net.rounded(net.convolved(), "y", net.reach, net.middle)
+    net.rounded(net.add("Sigmoid", [net.again("y")], "s"), "g", 1 / 255, 0)
+    wide = net.add("DequantizeLinear", ["yq", "ys", "yz"], "yw")
+    net.rounded(net.add("Mul", [wide, net.again("g")], "p"), "o", 0.6 * net.reach, 9)
+    return net.model()
+
+
 def operator(net: Convolution) -> onnx.ModelProto:
     """QLinearConv."""
     grid = net.grid("y", net.reach, net.middle)
@@ -106,4 +115,4 @@ def operator(net: Convolution) -> onnx.ModelProto:
     return net.model()
 
 
-KINDS = {one.__name__: one for one in (qdq, qdq_relu, qdq_residual, operator)}
+KINDS = {one.__name__: one for one in (qdq, qdq_relu, qdq_residual, qdq_silu, operator)}

@@ -28,12 +28,12 @@ from .int8_depthwise import DepthwiseWriter
 from .int8_lines import Lines, Padded
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Expr
+    from ortkit.kernels.tvm.emit import Buffer, Expr
 
-# Numbers of a copy of lines that stay in the first levels of cache, and the most on the stack.
-_ROOM, _MOST = 48 * 1024, 384 * 1024
+# Numbers of a copy of lines that stay in the second level of cache, and the most on the stack.
+_ROOM, _MOST = 128 * 1024, 384 * 1024
 # Pixels of a block: its panels of weights are read once for all of them.
-_PIXELS = 128
+_PIXELS, _DEPTHWISE_PIXELS = 224, 128
 # Numbers of a panel, which without VNNI is copied to 16 bits on the stack.
 _MOST_PAIRS = 8192
 
@@ -58,7 +58,13 @@ class Int8Convolution:
     @property
     def block(self) -> int:
         """Lines of results of a unit."""
-        return self.padded.block(_ROOM, _PIXELS)
+        pixels = _DEPTHWISE_PIXELS if self.filters.is_depthwise else _PIXELS
+        return self.padded.block(_ROOM, pixels)
+
+    def is_direct(self, level: str) -> bool:
+        """Say whether rows are read where they lie: single pixels, in the type that they have."""
+        window = self.filters.window
+        return has_bf16(level) and window.kernel == (1, 1) and not any(window.pads)
 
     @property
     def blocks(self) -> int:
@@ -70,9 +76,13 @@ class Int8Convolution:
         """The panels of columns."""
         return Panels(self.form.columns, WIDTH // VECTOR)
 
+    def depth_of(self, level: str) -> Depth:
+        """Return what a row consists of on a level."""
+        return Depth(1, self.form.depth) if self.is_direct(level) else self.depth
+
     @property
     def depth(self) -> Depth:
-        """What a row consists of."""
+        """What a row consists of in a copy of lines."""
         window, channels = self.filters.window, self.form.depth
         lines, run = lines_of(window.kernel, window.dilations, channels)
         down = window.dilations[0] * self.padded.line_size
@@ -117,18 +127,20 @@ class Int8Convolution:
         e = Int8Emitter(symbol, processor=level)
         if self.filters.is_depthwise:
             return DepthwiseWriter(e, self.form, self.padded, self.block).function()
-        return _Writer(self, e).function()
+        return _Writer(self, e, level).function()
 
 
 class _Writer:
     """One kernel in the making."""
 
-    def __init__(self, of: Int8Convolution, e: Int8Emitter) -> None:
+    def __init__(self, of: Int8Convolution, e: Int8Emitter, level: str) -> None:
         self.of, self.e, form = of, e, of.form
         self.buffers, self.begin, self.end = e.parameters(form.signature)
-        zero = e.u8(0) if form.zero is None else e.share(self.buffers[form.zero][e.i64(0)])
-        self.lines = Lines(e, of.padded, self.buffers[form.x], zero, of.block)
-        self.tiles = Int8Tiles(e, form, self.buffers, of.panels, of.depth)
+        self.lines: Lines | None = None
+        if not of.is_direct(level):
+            zero = e.u8(0) if form.zero is None else e.share(self.buffers[form.zero][e.i64(0)])
+            self.lines = Lines(e, of.padded, self.buffers[form.x], zero, of.block)
+        self.tiles = Int8Tiles(e, form, self.buffers, of.panels, of.depth_of(level))
         self.copied = e.local(1, "int64")
         e.store(self.copied, e.i64(-1), e.i64(0))
 
@@ -143,21 +155,34 @@ class _Writer:
             image = e.share(e.divide_down(block, of.blocks))
             first = e.share((block - image * e.i64(of.blocks)) * e.i64(of.block))
             count = e.share(e.minimum(e.i64(of.block), e.i64(height) - first))
-            with e.block() as new:
-                self.lines.copy(image, first, count)
-                e.store(self.copied, block, e.i64(0))
-            e.when(e.not_equal(self.copied[e.i64(0)], block), new)
+            source = self._source(block, image, first, count)
             pixel = e.share((image * e.i64(height) + first) * e.i64(width))
             pixels = e.share(count * e.i64(width))
-            self.tiles.each_panel(panel, partial(self._panel, pixel, pixels))
+            self.tiles.each_panel(panel, partial(self._panel, source, pixel, pixels))
         return e.function()
 
-    def _panel(self, first: Expr, count: Expr, panel: Opened) -> None:
-        e, (buffer, origin) = self.e, self.lines.sink
+    def _source(self, block: Expr, image: Expr, first: Expr, count: Expr) -> tuple[Buffer, Expr]:
+        """Return what rows are read from, and where the block begins there."""
+        e, of = self.e, self.of
+        if self.lines is None:
+            (height, width), down = of.filters.image, of.filters.window.strides[0]
+            line = e.share(image * e.i64(height) + first * e.i64(down))
+            return self.buffers[of.form.x], e.share(line * e.i64(width * of.form.depth))
+        with e.block() as new:
+            self.lines.copy(image, first, count)
+            e.store(self.copied, block, e.i64(0))
+        e.when(e.not_equal(self.copied[e.i64(0)], block), new)
+        return self.lines.sink
+
+    def _panel(self, source: tuple[Buffer, Expr], first: Expr, count: Expr, panel: Opened) -> None:
+        e, (buffer, origin), padded = self.e, source, self.of.padded
+        pitch = padded.line_size
+        if self.lines is None:
+            pitch = self.of.filters.image[1] * self.of.form.depth
 
         def tile(index: Expr, height: int) -> None:
             places = [e.share(index + e.i64(r)) for r in range(height)]
-            tops = [e.share(origin + self.of.padded.place(e, one)) for one in places]
+            tops = [e.share(origin + padded.place(e, one, pitch)) for one in places]
             sinks = [
                 e.share((first + one) * e.i64(self.of.form.columns) + panel.column)
                 for one in places

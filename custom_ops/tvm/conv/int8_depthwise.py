@@ -163,7 +163,7 @@ class DepthwiseWriter:
 
     def _sums(self, place: Expr, vectors: int) -> list[Expr]:
         """Return the sums of a pixel, 16 channels each."""
-        e, totals = self.e, [self.e.begin_sum() for _ in range(vectors)]
+        e, totals = self.e, [self._begin(vector, vectors) for vector in range(vectors)]
         for group in range(self._groups):
             taps = self._taps[group * GROUP : (group + 1) * GROUP]
             if self._is_wide(vectors):
@@ -184,6 +184,12 @@ class DepthwiseWriter:
         return [
             e.share_row(e.blocks(whole, number), VECTOR, "int32") for number in range(_TOGETHER)
         ]
+
+    def _begin(self, vector: int, vectors: int) -> Buffer:
+        """Return sums with what they begin with, in the order of their channels."""
+        e = self.e
+        starts = [self.finisher.begin(each) for each in range(vectors)]
+        return e.begin_sum(e.blocks(starts, vector) if self._is_wide(vectors) else starts[vector])
 
     def _add_wide(self, totals: list[Buffer], group: int, places: list[Expr]) -> None:
         """Emit the products of four places with 64 channels, four neighbours of 16 each time."""

@@ -70,12 +70,18 @@ class Padded:
         # Blocks of one size, as far as that goes.
         return -(-height // -(-height // most))
 
-    def place(self, e: Int8Emitter, pixel: Expr) -> Expr:
-        """Return where the numbers begin that a pixel of the block's results reads."""
+    def place(self, e: Int8Emitter, pixel: Expr, pitch: int) -> Expr:
+        """Return where the numbers begin that a pixel of the block's results reads.
+
+        Args:
+            e: Where to.
+            pixel: Its number.
+            pitch: Numbers between lines.
+        """
         window, width = self.of.window, self.of.result[1]
         line = e.share(e.divide_down(pixel, width))
         column = e.share(pixel - line * e.i64(width))
-        down = line * e.i64(window.strides[0] * self.line_size)
+        down = line * e.i64(window.strides[0] * pitch)
         return e.share(down + column * e.i64(window.strides[1] * self.channels))
 
 

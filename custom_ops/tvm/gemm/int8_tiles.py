@@ -133,7 +133,7 @@ class Int8Tiles:
         e, tops = self.e, rows[1]
         for first in range(0, panel.vectors, self.together):
             vectors = range(first, min(panel.vectors, first + self.together))
-            totals = [[e.begin_sum() for _ in vectors] for _ in tops]
+            totals = [[e.begin_sum(self.finisher.begin(v)) for v in vectors] for _ in tops]
 
             def line(
                 away: Expr, group: Expr, totals: list[list[Buffer]] = totals,

@@ -11,10 +11,8 @@ from math import ceil, prod
 
 import onnx_ir as ir
 
-from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.int8.filters import Filters, find_convolution
-from ortkit.fusion.int8.products import IntegerProduct
+from ortkit.fusion.conv.int8 import quantized_cost
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.rewrite.scope import Scope
 
@@ -36,10 +34,6 @@ class Rates:
         gate: An element that squeeze-and-excite pools and multiplies, with changes of layout.
         lowered: A multiply-add of a convolution in bfloat16; ONNX Runtime computes it in float32.
         tap: A number that a pooling looks at.
-        bytes: A multiply-add of a convolution in int8.
-        depthwise_bytes: One of a depthwise convolution in int8.
-        rounding: An element that a convolution in int8 writes.
-        step_bytes: One that goes through a further operator on bytes.
     """
 
     point: float
@@ -51,21 +45,15 @@ class Rates:
     gate: float
     lowered: float
     tap: float
-    bytes: float = 0.0
-    depthwise_bytes: float = 0.0
-    rounding: float = 0.0
-    step_bytes: float = 0.0
 
 
 RUNTIME = Rates(
     point=1 / 85, full=1 / 88, weight=0.2, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5,
-    lowered=1 / 85, tap=0.1, bytes=1 / 180, depthwise_bytes=1 / 20, rounding=0.15,
-    step_bytes=0.2,
+    lowered=1 / 85, tap=0.1,
 )  # fmt: skip
 OURS = Rates(
     point=1 / 95, full=1 / 85, weight=0.2, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05,
-    lowered=1 / 500, tap=0.03, bytes=1 / 205, depthwise_bytes=1 / 30, rounding=0.1,
-    step_bytes=0.05,
+    lowered=1 / 500, tap=0.03,
 )  # fmt: skip
 #: Winograd's way for 3x3 filters: a multiply-add of the plain way, in whole tiles of this many
 #: results a side; a channel of a tile on its way to the points or back; a weight on its way there.
@@ -76,10 +64,11 @@ _PANEL = 64
 _MANY = 64
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
-#: One of bytes.
-BYTES_BORDER = 0.3
-#: The part of its own time that a chain must gain.
-LEAST_GAIN = 0.1
+#: One of bytes: ONNX Runtime changes the layout in most of the same places.
+BYTES_BORDER = 0.05
+#: The part of its own time that a chain must gain; one of convolutions in int8, which are as fast
+#: as the processor allows on both sides and gain by what follows them.
+LEAST_GAIN, LEAST_QUANTIZED_GAIN = 0.1, 0.02
 
 
 @dataclass(frozen=True)
@@ -92,19 +81,29 @@ class Sizes:
 
 @dataclass(frozen=True)
 class ChainCost:
-    """Nanoseconds of blocks, before and after; of a chain with its borders."""
+    """Nanoseconds of blocks, before and after; of a chain with its borders.
+
+    Args:
+        before: By ONNX Runtime's kernels.
+        after: By ours.
+        least: The part of its own time that it must gain.
+    """
 
     before: float
     after: float
+    least: float = LEAST_GAIN
 
     @property
     def pays(self) -> bool:
         """Whether the chain is worth its borders and the doubt about these numbers."""
-        return self.before - self.after >= LEAST_GAIN * self.before
+        return self.before - self.after >= self.least * self.before
 
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:
     """Return what one block costs one thread."""
+    if block.kind == "int8_conv":
+        elements = _elements(scope, block.output)
+        return ChainCost(*quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
     return ChainCost(_excluded(scope, block, RUNTIME), _excluded(scope, block, OURS))
 
 
@@ -137,8 +136,6 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)
     taps = prod(block.windows[0].kernel)
-    if block.kind == "int8_conv":
-        return _quantized(scope, block, rates)
     if block.kind == "max_pool":
         return rates.tap * outputs * taps
     steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
@@ -154,20 +151,6 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
         rates = replace(rates, point=RUNTIME.point)
     point = rates.lowered if block.kind == "bf16_conv" else rates.point
     return outputs * channels * taps * point + outputs * rates.output + steps
-
-
-def _quantized(scope: Scope, block: Block, rates: Rates) -> float:
-    """Return what an int8 convolution costs, with the sums of bytes that follow it."""
-    found = find_convolution(scope, block.convs[0])
-    assert isinstance(found, IntegerProduct)
-    outputs = _elements(scope, block.output)
-    steps = sum(1 for node in block.nodes if is_op(node, "QuantizeLinear")) - 1
-    filters = found.matrix.layout.result
-    if isinstance(found.matrix, Filters) and found.matrix.is_depthwise:
-        work = rates.depthwise_bytes * filters[0]
-    else:
-        work = rates.bytes * prod(filters) / found.matrix.columns
-    return outputs * (work + rates.rounding + max(0, steps) * rates.step_bytes)
 
 
 def _is_step(node: ir.Node) -> bool:

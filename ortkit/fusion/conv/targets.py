@@ -47,8 +47,9 @@ class ConvTarget:
         costs = [self.block_cost(scope, block) for block in blocks]
         transposed = sum(self.border_cost(scope, value) for value in borders)
         return ChainCost(
-            sum(one.before for one in costs), sum(one.after for one in costs) + transposed
-        )
+            sum(one.before for one in costs), sum(one.after for one in costs) + transposed,
+            min(one.least for one in costs),
+        )  # fmt: skip
 
 
 def target_of(scope: Scope) -> ConvTarget:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.analysis.quantization import is_op
+from ortkit.fusion.int8.lookup import find_lookup
 from ortkit.fusion.int8.products import (
     MICROSOFT,
     Array,
@@ -176,7 +177,7 @@ class Chain:
         """Go on by one step; False if that is not possible."""
         if self.grid is None:
             return self._round() or self._pointwise()
-        return self._add_rounded() or self._add_operator() or self._widen()
+        return self._add_rounded() or self._add_operator() or self._look_up() or self._widen()
 
     def _round(self) -> bool:
         found = self._rounding(self.value)
@@ -311,6 +312,20 @@ class Chain:
         self._go_on(nodes, made, result)
         return True
 
+    def _look_up(self) -> bool:
+        """Take in a function of bytes, as a table."""
+        found = find_lookup(self.scope, self.value, self._is_free)
+        if found is None:
+            return False
+        key = "table", found.table.tobytes()
+        held = f"{self.product.end.name}/table{len(self.inputs)}"
+        name = f"l{len(self.inputs)}"
+        self.inputs[name] = self.search.constant(key, held, ir.tensor(found.table.copy()))
+        place = self.writer.op("Cast", self.name, to=int(ir.DataType.INT32))
+        made = self.writer.op("Gather", name, place)
+        self._go_on(list(found.nodes), made, found.grid)
+        return True
+
     def _widening(self) -> ir.Node | None:
         """Return the DequantizeLinear with the value's own grid that alone reads it."""
         node = self._reader(self.value)
@@ -343,8 +358,11 @@ class Chain:
         if not is_read_once(value):
             return None
         node = next(iter(value.uses())).node
-        is_free = node not in self.search.taken and node.graph is self.product.nodes[0].graph
-        return node if is_free else None
+        return node if self._is_free(node) else None
+
+    def _is_free(self, node: ir.Node) -> bool:
+        """Say whether a region may take in a node."""
+        return node not in self.search.taken and node.graph is self.product.nodes[0].graph
 
     def _keeps_shape(self, node: ir.Node) -> bool:
         shape = self.scope.shapes.shape(node.outputs[0])
