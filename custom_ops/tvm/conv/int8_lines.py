@@ -58,7 +58,7 @@ class Padded:
         return (results - 1) * self.of.window.strides[0] + self.reach
 
     def size(self, results: int) -> int:
-        """Return the numbers of a copy for so many lines of results."""
+        """Return the numbers of a copy for `results` lines of results."""
         return self.lines(results) * self.line_size
 
     def block(self, room: int, pixels: int) -> int:
