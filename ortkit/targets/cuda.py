@@ -65,11 +65,11 @@ CUDA = Traits(
     has_signed_int8=lambda _: True,
     cost_model="ortkit.fusion.regions.cuda_cost_model:CudaCostModel",
     families=(
-        "ortkit.fusion.attention.cuda:family",
-        "ortkit.fusion.gemm.cuda_fp8:family",
-        "ortkit.fusion.gemm.cuda_split_k:family",
-        "ortkit.fusion.gemm.cuda:family",
-        "ortkit.fusion.gemm.cuda_batched:family",
+        "ortkit.custom_ops.triton.attention.attention:ANCHOR",
+        "ortkit.custom_ops.triton.gemm.fp8:ANCHOR",
+        "ortkit.custom_ops.triton.gemm.split_k:ANCHOR",
+        "ortkit.custom_ops.triton.gemm.gemv:ANCHOR",
+        "ortkit.custom_ops.triton.gemm.gemv:BATCHED",
     ),
     templates=(
         "attention.attention_packed",

@@ -61,7 +61,7 @@ class Traits:
 
     cost_model: str
     families: tuple[str, ...]
-    """Candidates around heavy operators: each an `Anchor`, or a function of a `Search`."""
+    """The anchors of templates, in the order in which regions around them are looked for."""
     templates: tuple[str, ...]
     """Hand-shaped kernels: modules of `ortkit.custom_ops` below the backend's, with `match`."""
     decompositions: tuple[str, ...]

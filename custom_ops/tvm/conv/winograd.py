@@ -62,6 +62,11 @@ class WinogradConv(WinogradPlan):
         return e.function()
 
 
+def takes(channels: int, filters: int) -> bool:
+    """Say whether there is a kernel: for whole vectors alone."""
+    return channels % VECTOR == 0 and filters % VECTOR == 0
+
+
 def match(signature: RegionSignature) -> WinogradConv | Refused | None:
     """Return the region as a 3x3 convolution of stride 1; None if it is something else."""
     conv = read_convolution(signature)
@@ -73,7 +78,7 @@ def match(signature: RegionSignature) -> WinogradConv | Refused | None:
     sizes = (*conv.input.shape[1:3], *conv.output.shape[1:3])
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return None
-    if conv.depth % VECTOR or conv.channels % VECTOR or conv.gate is not None:
+    if not takes(conv.depth, conv.channels) or conv.gate is not None:
         return None
     if conv.input.shape[0] == 0 or len(signature.outputs) != 1:
         return Refused("a 3x3 convolution of nothing, or with a second result")

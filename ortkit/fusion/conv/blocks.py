@@ -29,10 +29,12 @@ from ortkit.fusion.regions.bf16_operands import (
 from ortkit.graph.shapes.conv_window import Window, pool_window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.site import Site, describe
+from ortkit.targets.catalog import load
 
 #: Share of bandwidth of a Transpose to NHWC.
 MOST_STEM_CHANNELS = 4
-_VECTOR = 16
+#: Says of channels and filters whether Winograd's kernel takes as many.
+_TAKES = "ortkit.custom_ops.tvm.conv.winograd:takes"
 _POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
@@ -254,7 +256,7 @@ class CpuBlockFinder(BlockFinder):
         if window != Window((3, 3), (1, 1), (1, 1), window.pads):
             return False
         known = [size for shape in (given, made) for size in shape[1:] if isinstance(size, int)]
-        if len(known) < 6 or 0 in known or known[0] % _VECTOR or known[3] % _VECTOR:
+        if len(known) < 6 or 0 in known or not load(_TAKES)(known[0], known[3]):
             return False
         batch = given[0] if isinstance(given[0], int) else 1
         sizes = Sizes((batch, *known[:3]), (batch, *known[3:]))

@@ -19,7 +19,7 @@ from ortkit.fusion.conv.block import Block
 from ortkit.fusion.regions.bodies import write_step
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.kernels.layouts.conv_filters import by_channel, by_tap, channels_last
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 

@@ -6,8 +6,9 @@ QuantizeLinear and DequantizeLinear, and sums of quantized numbers. It may end a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Protocol
 
@@ -29,9 +30,10 @@ from ortkit.fusion.int8.products import (
     quotient,
 )
 from ortkit.fusion.regions.access import access_of, is_read_once
-from ortkit.fusion.regions.anchors import Choices
+from ortkit.fusion.regions.anchors import Choices, around
 from ortkit.fusion.regions.bodies import is_runtime_own, write_step
 from ortkit.fusion.regions.describe import tensor_spec
+from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.node_writer import NodeWriter
@@ -39,6 +41,7 @@ from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import equal_sizes
 from ortkit.graph.symbolic.dims import Size
+from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -436,7 +439,12 @@ _FEW_ROWS, _WEIGHTS = 16, range(1 << 19, 1 << 23)
 _TRIED = 4
 
 
-def regions(search: Search, node: ir.Node) -> Choices | Refused | None:
+def regions(search: Search, anchor: Anchor) -> Iterator[Candidate]:
+    """Yield a candidate for each int8 matrix product of one graph."""
+    return around(search, anchor, partial(_regions, search))
+
+
+def _regions(search: Search, node: ir.Node) -> Choices | Refused | None:
     """Return the regions around an int8 matrix product; None for other nodes."""
     product = find_product(search.scope, node)
     if product is None or not search.taken.isdisjoint(product.nodes):

@@ -31,7 +31,7 @@ from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.kernels.layouts.int8_panels import filter_layout, layout, lines_of
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused, RefusedError, refusals
 from ortkit.rewrite.scope import Scope

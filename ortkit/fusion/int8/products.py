@@ -24,7 +24,7 @@ from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.kernels.layouts.int8_panels import layout
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 

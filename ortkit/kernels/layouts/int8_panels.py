@@ -9,7 +9,7 @@ along each line through its pixels and their channels; each line begins a group 
 
 from __future__ import annotations
 
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 
 #: Elements along K that lie together, and columns of a panel: two vectors of 16.
 GROUP, WIDTH = 4, 32
