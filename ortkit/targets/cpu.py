@@ -219,6 +219,7 @@ CPU = Traits(
         "gemm.int8",
         "gemm.fp32",
         "conv.one_axis",
+        "conv.int8",
         "conv.pointwise",
         "conv.winograd",
         "conv.direct",

@@ -70,11 +70,12 @@ MAY_IMPORT = {
         " graph/* kernels/* ops/* rewrite targets"
     ),
     "fusion/attention": "fusion/regions graph/* kernels/* operators ops/* rewrite",
-    "fusion/conv": "fusion/regions graph/* kernels/* rewrite targets",
+    "fusion/conv": "analysis fusion/int8 fusion/regions graph/* kernels/* rewrite targets",
     "fusion/decompose": "fusion/attention fusion/gemm fusion/regions ops/* rewrite",
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
+    "fusion/int8": "analysis fusion/regions graph/* kernels/* rewrite",
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
     "genai": "graph/* isolation kernels optimization runtime verify",
     "graph": "operators",
@@ -159,6 +160,7 @@ FACE = {
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
     "fusion/conv": "block bodies chains cuda_layout finder",
+    "fusion/int8": "filters products",
     "fusion/regions": (
         "access cost_model describe duplicate members packed region report search select sizes"
     ),

@@ -15,7 +15,7 @@ class Block:
     """Nodes that become one.
 
     Args:
-        kind: What its kernel is: the anchor's, or "expand_depthwise", "bf16_conv",
+        kind: What its kernel is: the anchor's, or "expand_depthwise", "bf16_conv", "int8_conv",
             "squeeze_excite", "max_pool" or "global_mean"; on CUDA "conv" and "depthwise_conv".
         convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
             convolution with the depthwise one of its result.

@@ -5,11 +5,17 @@ Where those in float32 gain too little (`conv_cost`) ONNX Runtime's blocked layo
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import onnx_ir as ir
 
+from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.cost import conv_sizes
 from ortkit.fusion.conv.finder import PASS, BlockFinder
+from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
+from ortkit.fusion.int8.products import IntegerProduct, dequantized, grid_of
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.bf16_operands import (
     Unpacked,
@@ -36,17 +42,22 @@ class CpuBlockFinder(BlockFinder):
 
     def convolution(self, conv: ir.Node) -> Block | None:
         """Return the block around a convolution; one that is refused leaves its reason."""
-        if conv.op_type != "Conv" or conv.domain:
+        if conv.op_type not in ("Conv", "QLinearConv") or conv.domain:
             return None
         if conv in self.excluded or conv in self.refused or len(self.sizes(conv.inputs[0])) == 3:
             return None  # those of one dimension have a family of their own
+        quantized = find_convolution(self.scope, conv)
+        if isinstance(quantized, IntegerProduct):
+            return self._quantized(conv, quantized)
+        if quantized is not None:
+            self._missed(conv, quantized)
+            return None
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
             return self._lowered(conv, weight)
         anchor = self._anchor(conv)
         if isinstance(anchor, Refused):
-            outputs = (conv.outputs[0].name or "",)
-            self.scope.log.miss(PASS, describe(conv), anchor.reason, outputs)
+            self._missed(conv, anchor)
             return None
         window, source = self.window(conv), conv.inputs[0]
         assert window is not None
@@ -64,6 +75,47 @@ class CpuBlockFinder(BlockFinder):
             is_planar=anchor.is_planar, anchor=anchor,
         )  # fmt: skip
 
+    def _missed(self, conv: ir.Node, why: Refused) -> None:
+        outputs = (conv.outputs[0].name or "",)
+        self.scope.log.miss(PASS, describe(conv), why.reason, outputs)
+
+    def _quantized(self, conv: ir.Node, found: IntegerProduct) -> Block:
+        """Return the block around an int8 convolution."""
+        chain = ConvolutionChain.of(self.scope, found, self.excluded)
+        end = chain.best
+        source, *extras = chain.operands(end)
+        self.excluded.update(end.nodes)
+        assert isinstance(found.matrix, Filters)
+        return Block(
+            "int8_conv", (conv,), (found.matrix.window,), end.nodes, source, end.value,
+            extras=tuple(extras),
+        )  # fmt: skip
+
+    def _beside(self, gates: list[Block]) -> list[Block]:
+        """Return the blocks beside the gates, with what widens bytes for blocks alone."""
+        blocks = super()._beside(gates)
+        inside = {node for block in blocks for node in block.nodes}
+        for number, block in enumerate(blocks):
+            if block.kind not in ("int8_conv", "max_pool"):
+                continue
+            widening = [
+                use.node
+                for value in block.operands
+                for use in value.uses()
+                if use.node not in inside and self._widens_for(use.node, inside)
+            ]
+            inside.update(widening)
+            nodes = (*dict.fromkeys(widening), *block.nodes)
+            blocks[number] = replace(block, nodes=nodes)
+        return blocks
+
+    def _widens_for(self, node: ir.Node, inside: Collection[ir.Node]) -> bool:
+        """Say whether a DequantizeLinear is read by nodes `inside` alone."""
+        if not is_op(node, "DequantizeLinear") or node.graph is not self.graph:
+            return False
+        value = node.outputs[0]
+        return not value.is_graph_output() and all(use.node in inside for use in value.uses())
+
     def pool(self, node: ir.Node) -> Block | None:
         """Return the block of a pooling between two values of the same type."""
         if node.op_type != "MaxPool" or node.domain or node in self.refused:
@@ -74,6 +126,10 @@ class CpuBlockFinder(BlockFinder):
             return None
         if any(value.uses() or value.is_graph_output() for value in others):
             return None
+        if (bytes_ := self._pooled_bytes(node)) is not None:
+            nodes = (node, *bytes_[2])
+            self.excluded.update(nodes)
+            return Block("max_pool", (node,), (window,), nodes, bytes_[0], bytes_[1])
         epilogue = list[ir.Node]()
         source, before, output = self._narrowed(source, epilogue, node.outputs[0])
         if bool(before) != bool(epilogue) or self.scope.shapes.dtype(output) not in _POOLED:
@@ -81,6 +137,28 @@ class CpuBlockFinder(BlockFinder):
         nodes = (*before, node, *epilogue)
         self.excluded.update(nodes)
         return Block("max_pool", (node,), (window,), nodes, source, output)
+
+    def _pooled_bytes(
+        self, pool: ir.Node
+    ) -> tuple[ir.Value, ir.Value, tuple[ir.Node, ...]] | None:
+        """Return the bytes that a pooling reads and makes, and the node that rounds to the same.
+
+        The largest of numbers is the one that the largest byte stands for.
+        """
+        result, source = pool.outputs[0], pool.inputs[0]
+        if source is not None and self.scope.shapes.dtype(source) == ir.DataType.UINT8:
+            return source, result, ()
+        wide = dequantized(self.scope, source)
+        if wide is None or not is_read_once(result):
+            return None
+        node = next(iter(result.uses())).node
+        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        if not is_op(node, "QuantizeLinear") or node.graph is not self.graph:
+            return None
+        is_bytes = self.scope.shapes.dtype(node.outputs[0]) == ir.DataType.UINT8
+        if not is_bytes or grid_of(self.scope, node.inputs[1], zero) != wide[1]:
+            return None
+        return wide[0], node.outputs[0], (node,)
 
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a convolution is a layer of constant weights with a bias."""

@@ -96,14 +96,15 @@ class BodyWriter:
         block = self.block
         pool, dtype = block.convs[0], self._dtype(block.source)
         wide = self._input("x", self._nhwc(block.source), dtype)
-        if dtype != self.own:
+        is_narrow = dtype == "bfloat16"
+        if is_narrow:
             wide = self.writer.op("Cast", wide, to=int(ir.DataType.FLOAT))
         kept = {"ceil_mode": pool.attributes["ceil_mode"].as_int()} if _rounds_up(pool) else {}
         planar = self.writer.op("Transpose", wide, perm=TO_NCHW)
         attributes = {**block.windows[0].attributes, **kept}
         value = self.writer.op("MaxPool", planar, **attributes)
         result = self.writer.op("Transpose", value, perm=TO_NHWC)
-        if dtype != self.own:
+        if is_narrow:
             result = self.writer.op("Cast", result, to=int(ir.DataType.BFLOAT16))
         self._result(result, self._nhwc(block.output), dtype)
         return self._described()

@@ -12,6 +12,7 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.int8 import quantized_cost
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.conv_anchor import ConvSizes
@@ -48,31 +49,45 @@ OURS = Rates(
 )  # fmt: skip
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
-#: The part of its own time that a chain must gain.
-LEAST_GAIN = 0.1
+#: One of bytes: ONNX Runtime changes the layout in most of the same places.
+BYTES_BORDER = 0.05
+#: The part of its own time that a chain must gain; one of convolutions in int8, which are as fast
+#: as the processor allows on both sides and gain by what follows them.
+LEAST_GAIN, LEAST_QUANTIZED_GAIN = 0.1, 0.02
 
 
 @dataclass(frozen=True)
 class ChainCost:
-    """Nanoseconds of blocks, before and after; of a chain with its borders."""
+    """Nanoseconds of blocks, before and after; of a chain with its borders.
+
+    Args:
+        before: By ONNX Runtime's kernels.
+        after: By ours.
+        least: The part of its own time that it must gain.
+    """
 
     before: float
     after: float
+    least: float = LEAST_GAIN
 
     @property
     def pays(self) -> bool:
         """Whether the chain is worth its borders and the doubt about these numbers."""
-        return self.before - self.after >= LEAST_GAIN * self.before
+        return self.before - self.after >= self.least * self.before
 
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:
     """Return what one block costs one thread."""
+    if block.kind == "int8_conv":
+        elements = _elements(scope, block.output)
+        return ChainCost(*quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
     return ChainCost(_excluded(scope, block, RUNTIME), _excluded(scope, block, OURS))
 
 
 def border_cost(scope: Scope, value: ir.Value) -> float:
     """Return what it costs that a value changes its layout."""
-    return BORDER * _elements(scope, value)
+    is_bytes = scope.shapes.dtype(value) == ir.DataType.UINT8
+    return (BYTES_BORDER if is_bytes else BORDER) * _elements(scope, value)
 
 
 def _excluded(scope: Scope, block: Block, rates: Rates) -> float:

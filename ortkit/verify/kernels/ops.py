@@ -25,7 +25,7 @@ from ortkit.verify.kernels.ops_rows import (
     ReduceLogSumExp,
     RMSNormalization,
 )
-from ortkit.verify.kernels.ops_windows import Conv, MaxPool
+from ortkit.verify.kernels.ops_windows import Conv, ConvInteger, MaxPool
 
 
 class Mean(OpRun):
@@ -56,7 +56,7 @@ class CastLike(OpRun):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    ArgMax, ArgMin, CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization,
-    LogSoftmax, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp,
-    Sigmoid, Softplus, Softsign, Sum, Swish,
+    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization, HardSwish,
+    LayerNormalization, LogSoftmax, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd,
+    RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
 )  # fmt: skip
