@@ -25,7 +25,7 @@ from ortkit.verify.kernels.ops_rows import (
     ReduceLogSumExp,
     RMSNormalization,
 )
-from ortkit.verify.kernels.ops_windows import Conv, MaxPool
+from ortkit.verify.kernels.ops_windows import Conv, ConvInteger, MaxPool
 
 
 class Mean(OpRun):
@@ -68,7 +68,7 @@ class MatMul(OpRun):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    ArgMax, ArgMin, CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization,
-    LogSoftmax, MatMul, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd, RMSNormalization,
-    ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
+    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization, HardSwish,
+    LayerNormalization, LogSoftmax, MatMul, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd,
+    RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
 )  # fmt: skip
