@@ -90,6 +90,7 @@ CUDA = Traits(
         "ortkit.fusion.decompose.gate_up:DecomposeGateUp",
         "ortkit.fusion.decompose.pretranspose:PretransposeWeight",
         "ortkit.fusion.decompose.rotary:DecomposeRotary",
+        "ortkit.fusion.decompose.full_reduction:DecomposeFullReduction",
     ),
     conv_anchors=(
         "ortkit.custom_ops.triton.conv.depthwise:ANCHOR",
