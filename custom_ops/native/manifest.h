@@ -75,6 +75,7 @@ typedef struct OrtkitImage {
   int32_t architecture;  /* 90 is sm_90 */
   int32_t is_ptx;        /* text that ends in a 0 */
   const void* data;      /* equal images are one */
+  int32_t waits;         /* lets the next launch begin, then waits for the one before (griddepcontrol) */
 } OrtkitImage;
 
 typedef enum OrtkitArgumentKind {

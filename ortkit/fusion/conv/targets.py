@@ -15,6 +15,7 @@ from ortkit.fusion.conv.bodies import BodyWriter, Described
 from ortkit.fusion.conv.cost import ChainCost
 from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
 from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
+from ortkit.fusion.conv.int8 import describe_quantized
 from ortkit.fusion.conv.join import join_expansions
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.catalog import load
@@ -46,8 +47,9 @@ class ConvTarget:
         costs = [self.block_cost(scope, block) for block in blocks]
         transposed = sum(self.border_cost(scope, value) for value in borders)
         return ChainCost(
-            sum(one.before for one in costs), sum(one.after for one in costs) + transposed
-        )
+            sum(one.before for one in costs), sum(one.after for one in costs) + transposed,
+            min(one.least for one in costs),
+        )  # fmt: skip
 
 
 def target_of(scope: Scope) -> ConvTarget:
@@ -61,6 +63,8 @@ def describe_block(scope: Scope, block: Block) -> Described:
     """Return the signature and weights of a block for CPUs."""
     if block.kind == "bf16_conv":
         return ProductWriter(scope, block).product()
+    if block.kind == "int8_conv":
+        return describe_quantized(scope, block)
     return BodyWriter(scope, block).describe()
 
 
