@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 7
+#define ORTKIT_MANIFEST_VERSION 8
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 import onnx.parser
 import pytest
 from ortkit.custom_ops.tvm.attention.grouped import ANCHOR
-from region_models import found_by
+from region_models import found_by, search_of
 
 from ortkit.fusion.regions.anchors import grown
-from ortkit.fusion.regions.cost_model import cost_model_of
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.search import Search
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.build.library import refusal
@@ -23,7 +21,6 @@ from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
-family = partial(grown, anchor=ANCHOR)
 pytestmark = pytest.mark.skipif(cpu.machine() != "x86-64", reason="x86-64 has levels")
 
 
@@ -45,7 +42,7 @@ def scope(outputs: str = "y, k2, v2", more: str = "", rest: str = "") -> Scope:
 
 
 def found(of: Scope) -> list[Candidate]:
-    return found_by(family, of, lambda one: refusal(one, Target("cpu", "x86-64-v3")))
+    return found_by(ANCHOR, of, lambda one: refusal(one, Target("cpu", "x86-64-v3")))
 
 
 def test_attention_over_a_cache() -> None:
@@ -64,6 +61,7 @@ def test_what_has_no_kernel() -> None:
 
 def test_programs_of_the_provider_have_none() -> None:
     of = scope()
-    (one,) = family(Search(of, of.root, lambda _: None, cost_model_of(of), in_place=False))
+    search = replace(search_of(of), in_place=False)
+    (one,) = grown(search, ANCHOR)
     assert one.signature is None
     assert "values" in one.reason

@@ -69,7 +69,8 @@ class MatMul(OpRun):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization, GroupQueryAttention,
-    HardSwish, LayerNormalization, LogSoftmax, MatMul, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd,
-    RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
+    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization,
+    GroupQueryAttention, HardSwish, LayerNormalization, LogSoftmax, MatMul, MatMulNBits, MaxPool,
+    Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum,
+    Swish,
 )  # fmt: skip
