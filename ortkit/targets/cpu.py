@@ -231,6 +231,13 @@ CPU = Traits(
         "attention.fp32",
     ),
     decompositions=(),
+    conv_anchors=(
+        "ortkit.custom_ops.tvm.conv.depthwise:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.pointwise:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.stem:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.winograd:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.direct:ANCHOR",
+    ),
     convolutions="ortkit.fusion.conv.targets:ON_CPU",
     conv_epilogue="ortkit.fusion.regions.members:ends_convolution",
     has_blocked_conv_layout=True,

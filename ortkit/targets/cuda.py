@@ -91,6 +91,7 @@ CUDA = Traits(
         "ortkit.fusion.decompose.pretranspose:PretransposeWeight",
         "ortkit.fusion.decompose.rotary:DecomposeRotary",
     ),
+    conv_anchors=(),
     convolutions="ortkit.fusion.conv.targets:ON_CUDA",
     conv_epilogue="ortkit.fusion.regions.members:ends_cudnn_convolution",
     has_blocked_conv_layout=False,

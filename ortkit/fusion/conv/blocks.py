@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import prod
 
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op
-from ortkit.fusion.conv.block import Block, Kind
-from ortkit.fusion.conv.cost import Sizes, full_cost, minimal_cost
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.cost import conv_sizes
 from ortkit.fusion.conv.finder import PASS, BlockFinder
 from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct, dequantized, grid_of
@@ -26,15 +25,12 @@ from ortkit.fusion.regions.bf16_operands import (
     unpacked_filter,
     widens,
 )
-from ortkit.graph.shapes.conv_window import Window, pool_window_of
+from ortkit.graph.shapes.conv_window import pool_window_of
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.refusal import Refused
-from ortkit.rewrite.site import Site, describe
+from ortkit.rewrite.site import describe
 from ortkit.targets.catalog import load
 
-#: Share of bandwidth of a Transpose to NHWC.
-MOST_STEM_CHANNELS = 4
-#: Says of channels and filters whether Winograd's kernel takes as many.
-_TAKES = "ortkit.custom_ops.tvm.conv.winograd:takes"
 _POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
@@ -59,24 +55,24 @@ class CpuBlockFinder(BlockFinder):
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
             return self._lowered(conv, weight)
-        kind = self._kind(conv)
-        if isinstance(kind, Refused):
-            self._missed(conv, kind)
+        anchor = self._anchor(conv)
+        if isinstance(anchor, Refused):
+            self._missed(conv, anchor)
             return None
         window, source = self.window(conv), conv.inputs[0]
         assert window is not None
         assert source is not None
         gate, before = None, tuple[ir.Node, ...]()
-        if kind == "pointwise_conv":
+        if anchor.is_gated:
             source, gate, before = self.gated(source)
         epilogue, extras, output = self.epilogue(conv)
-        if kind == "depthwise_conv":
+        if anchor.is_narrow:
             source, before, output = self._narrowed(source, epilogue, output)
         nodes = (*before, conv, *epilogue)
         self.excluded.update(nodes)
         return Block(
-            kind, (conv,), (window,), nodes, source, output, gate, extras,
-            is_planar=kind == "stem_conv",
+            anchor.kind, (conv,), (window,), nodes, source, output, gate, extras,
+            is_planar=anchor.is_planar, anchor=anchor,
         )  # fmt: skip
 
     def _missed(self, conv: ir.Node, why: Refused) -> None:
@@ -168,7 +164,8 @@ class CpuBlockFinder(BlockFinder):
         """Say whether a convolution is a layer of constant weights with a bias."""
         if conv in self.refused or len(conv.inputs) != 3:
             return False
-        return self._kind(conv) == "pointwise_conv"
+        anchor = self._anchor(conv)
+        return isinstance(anchor, ConvAnchor) and anchor.is_gated
 
     def _narrowed(
         self, source: ir.Value, epilogue: list[ir.Node], output: ir.Value
@@ -230,37 +227,19 @@ class CpuBlockFinder(BlockFinder):
         is_own = cast.graph is self.graph and cast not in self.excluded
         return is_own and rounds(self.scope, cast) and has_one_use(cast)
 
-    def _kind(self, conv: ir.Node) -> Kind | Refused:
-        """Return which kernel the convolution has, or why it has none."""
+    def _anchor(self, conv: ir.Node) -> ConvAnchor | Refused:
+        """Return what kernel the convolution has, or why it has none."""
         if (refused := self.refusal(conv)) is not None:
             return refused
-        channels, filters = self.sizes(conv.inputs[0])[1], self.sizes(conv.inputs[1])
-        groups, window = Site(self.scope, conv, PASS).int("group", 1), self.window(conv)
-        assert isinstance(channels, int)
+        window = self.window(conv)
         assert window is not None
-        if groups == channels and groups > 1:
-            if filters[0] != channels:
-                return Refused("it has several filters for a channel")
-            return "depthwise_conv"
-        if groups != 1:
-            return Refused("it has groups of several channels")
-        if window.is_point:
-            return "pointwise_conv"
-        if channels <= MOST_STEM_CHANNELS:
-            return "stem_conv"
-        return "winograd_conv" if self._is_minimal(conv, window) else "conv"
-
-    def _is_minimal(self, conv: ir.Node, window: Window) -> bool:
-        """Say whether Winograd's kernel takes a convolution, and is the faster one."""
-        given, made = self.sizes(conv.inputs[0]), self.sizes(conv.outputs[0])
-        if window != Window((3, 3), (1, 1), (1, 1), window.pads):
-            return False
-        known = [size for shape in (given, made) for size in shape[1:] if isinstance(size, int)]
-        if len(known) < 6 or 0 in known or not load(_TAKES)(known[0], known[3]):
-            return False
-        batch = given[0] if isinstance(given[0], int) else 1
-        sizes = Sizes((batch, *known[:3]), (batch, *known[3:]))
-        return minimal_cost(sizes) < full_cost(sizes, prod(window.kernel))
+        sizes = conv_sizes(self.scope, conv, window)
+        for place in self.scope.traits.conv_anchors:
+            anchor: ConvAnchor = load(place)
+            verdict = anchor.takes(sizes)
+            if verdict:
+                return verdict if isinstance(verdict, Refused) else anchor
+        return Refused("it has groups of several channels")
 
     def narrow(
         self, conv: ir.Node, operands: list[ir.Value]

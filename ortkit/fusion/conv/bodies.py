@@ -18,7 +18,7 @@ from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.regions.bodies import write_step
 from ortkit.fusion.regions.node_writer import NodeWriter
-from ortkit.kernels.layouts.conv_filters import by_channel, by_tap, channels_last
+from ortkit.kernels.layouts.conv_filters import channels_last
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
@@ -142,11 +142,9 @@ class BodyWriter:
         return self.writer.op("Transpose", name, perm=TO_NCHW)
 
     def _weight(self, conv: ir.Node) -> str:
-        weight = self._array(conv.inputs[1])
-        if _groups(conv) > 1:
-            return self._packed(weight, channels_last(weight.shape))
-        layout = by_tap if self.block.kind == "conv" else by_channel
-        return self._packed(weight, layout(weight.shape))
+        weight, blocks = self._array(conv.inputs[1]), (self.block, *self.block.parts)
+        anchor = next(one.anchor for one in blocks if one.anchor and conv in one.convs)
+        return self._packed(weight, anchor.layout(weight.shape))
 
     def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:
         """Add a weight as its kernel reads it, and take it apart."""
