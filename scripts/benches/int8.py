@@ -47,7 +47,7 @@ ON_FLOATS = frozenset(
 _FUSED = "ortkit.fused"
 #: Tokens of a sequence.
 _LENGTH = 128
-#: An output with a last axis of so many numbers may be logits.
+#: An output whose last axis has this many numbers may be logits.
 _LEAST_CLASSES = 10
 
 
