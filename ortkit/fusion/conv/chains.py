@@ -86,7 +86,7 @@ def _judged(
     """Return the group as a chain; adds to `refused`, or to `apart` what should not be joined."""
     cost = target.chain_cost(scope, blocks, borders(blocks))
     if not cost.pays:
-        reason = "not predicted to gain a tenth of its time"
+        reason = f"not predicted to gain {cost.least_in_words} of its time"
         return Chain(tuple(blocks), (), cost, reason)
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
         return Chain(tuple(blocks), (), cost, DENIED)

@@ -71,6 +71,11 @@ class ChainCost:
     least: float = LEAST_GAIN
 
     @property
+    def least_in_words(self) -> str:
+        """What must be gained, for a report."""
+        return "a tenth" if self.least == LEAST_GAIN else f"{100 * self.least:.0f} %"
+
+    @property
     def pays(self) -> bool:
         """Whether the chain is worth its borders and the doubt about these numbers."""
         return self.before - self.after >= self.least * self.before
