@@ -225,6 +225,7 @@ CPU = Traits(
         "conv.stem",
         "conv.squeeze_excite",
         "conv.max_pool",
+        "conv.resize",
         "attention.fp32",
     ),
     decompositions=(),

@@ -11,7 +11,7 @@ from ortkit.graph.shapes.conv_window import Window
 
 Kind = Literal[
     "conv", "winograd_conv", "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv",
-    "bf16_conv", "squeeze_excite", "max_pool", "global_mean",
+    "bf16_conv", "squeeze_excite", "max_pool", "global_mean", "resize",
 ]  # fmt: skip
 
 
@@ -22,13 +22,13 @@ class Block:
     Args:
         kind: What its kernel is.
         convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
-            convolution with the depthwise one of its result.
-        windows: Of each; none of a mean over an image.
+            convolution with the depthwise one of its result; or all Resizes of a sum.
+        windows: Of each; none of a mean over an image, and of Resizes.
         nodes: All nodes, in order; of squeeze-and-excite with the pooling.
-        source: What is convolved, or what squeeze-and-excite pools.
+        source: What is convolved or enlarged, or what squeeze-and-excite pools.
         output: The result; in bfloat16 if it is read as such alone.
         gate: [N, C, 1, 1], what a 1x1 convolution's source is multiplied by.
-        extras: Further operands of the result's shape.
+        extras: Further operands of the result's shape; after the images of further Resizes.
         is_planar: Whether the kernel reads the source as NCHW.
         pooled: Whether some squeeze-and-excite pools the result.
         parts: The blocks that it was made of, if it was made of blocks.

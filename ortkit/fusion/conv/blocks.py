@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv.block import Block, Kind
 from ortkit.fusion.conv.cost import Sizes, full_cost, minimal_cost
 from ortkit.fusion.conv.finder import PASS, BlockFinder
+from ortkit.fusion.conv.resizes import is_resize
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.bf16_operands import (
     Unpacked,
@@ -84,6 +85,31 @@ class CpuBlockFinder(BlockFinder):
         nodes = (*before, node, *epilogue)
         self.excluded.update(nodes)
         return Block("max_pool", (node,), (window,), nodes, source, output)
+
+    def resize(self, node: ir.Node) -> Block | None:
+        """Return the block of a Resize with other Resizes and values that are added to it."""
+        if not self._may_resize(node):
+            return None
+        self.excluded.add(node)
+        epilogue, extras, output = self.epilogue(node)
+        others = [
+            other
+            for extra in extras
+            if (other := extra.producer()) is not None
+            and is_read_once(extra)
+            and self._may_resize(other)
+        ]
+        enlarged = [other.outputs[0] for other in others]
+        plain = [extra for extra in extras if extra not in enlarged]
+        images = [value for other in (node, *others) if (value := other.inputs[0]) is not None]
+        if len({*images, *plain}) < len(images) + len(plain):
+            others, plain = [], list(extras)  # an image that is read in two ways
+            images = images[:1]
+        nodes = (node, *others, *epilogue)
+        self.excluded.update(nodes)
+        return Block(
+            "resize", (node, *others), (), nodes, images[0], output, extras=(*images[1:], *plain)
+        )
 
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a convolution is a layer of constant weights with a bias."""
@@ -188,6 +214,8 @@ class CpuBlockFinder(BlockFinder):
     ) -> tuple[list[ir.Node], list[ir.Value]]:
         """Let a convolution in bfloat16 read further operands as such."""
         before, read = list[ir.Node](), list[ir.Value]()
+        if conv.op_type != "Conv":
+            return before, operands
         is_lowered = unpacked_filter(self.scope, conv.inputs[1]) is not None
         for operand in operands:
             wide = operand.producer()
@@ -197,6 +225,12 @@ class CpuBlockFinder(BlockFinder):
             else:
                 read.append(operand)
         return before, read
+
+    def _may_resize(self, node: ir.Node) -> bool:
+        """Say whether a node is a Resize that has a kernel, and is in no block."""
+        if node.graph is not self.graph or node in self.excluded or node in self.refused:
+            return False
+        return is_resize(self.scope, node)
 
     def _may_widen(self, cast: ir.Node) -> bool:
         """Say whether a node widens for one reader, and is in no block."""

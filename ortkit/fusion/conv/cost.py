@@ -33,6 +33,8 @@ class Rates:
         gate: An element that squeeze-and-excite pools and multiplies, with changes of layout.
         lowered: A multiply-add of a convolution in bfloat16; ONNX Runtime computes it in float32.
         tap: A number that a pooling looks at.
+        linear: A pixel's channel that a linear Resize makes.
+        nearest: One that a Resize repeats.
     """
 
     point: float
@@ -44,15 +46,17 @@ class Rates:
     gate: float
     lowered: float
     tap: float
+    linear: float
+    nearest: float
 
 
 RUNTIME = Rates(
     point=1 / 85, full=1 / 88, weight=0.2, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5,
-    lowered=1 / 85, tap=0.1,
+    lowered=1 / 85, tap=0.1, linear=2.0, nearest=0.5,
 )  # fmt: skip
 OURS = Rates(
     point=1 / 95, full=1 / 85, weight=0.2, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05,
-    lowered=1 / 500, tap=0.03,
+    lowered=1 / 500, tap=0.03, linear=0.25, nearest=0.1,
 )  # fmt: skip
 #: Winograd's way for 3x3 filters: a multiply-add of the plain way, in whole tiles of this many
 #: results a side; a channel of a tile on its way to the points or back; a weight on its way there.
@@ -120,6 +124,9 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
     if block.kind == "squeeze_excite":
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)
+    if block.kind == "resize":
+        pointwise = rates.step * (len(block.nodes) - len(block.convs))
+        return outputs * (sum(_resize(node, rates) for node in block.convs) + pointwise)
     taps = prod(block.windows[0].kernel)
     if block.kind == "max_pool":
         return rates.tap * outputs * taps
@@ -136,6 +143,11 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
         rates = replace(rates, point=RUNTIME.point)
     point = rates.lowered if block.kind == "bf16_conv" else rates.point
     return outputs * channels * taps * point + outputs * rates.output + steps
+
+
+def _resize(node: ir.Node, rates: Rates) -> float:
+    mode = node.attributes.get("mode")
+    return rates.linear if mode is not None and mode.as_string() == "linear" else rates.nearest
 
 
 def _is_step(node: ir.Node) -> bool:

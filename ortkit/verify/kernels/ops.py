@@ -16,6 +16,7 @@ from ortkit.verify.kernels.ops_activations import (
     Swish,
 )
 from ortkit.verify.kernels.ops_blocks import MatMulNBits, QLinearAdd
+from ortkit.verify.kernels.ops_resize import Resize
 from ortkit.verify.kernels.ops_rows import (
     ArgMax,
     ArgMin,
@@ -58,5 +59,5 @@ class CastLike(OpRun):
 OPS: tuple[type[OpRun], ...] = (
     ArgMax, ArgMin, CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization,
     LogSoftmax, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp,
-    Sigmoid, Softplus, Softsign, Sum, Swish,
+    Resize, Sigmoid, Softplus, Softsign, Sum, Swish,
 )  # fmt: skip
