@@ -7,6 +7,7 @@ from collections.abc import Mapping
 PASSES: Mapping[str, str] = {
     name: f"ortkit.passes.{name.replace('-', '_')}:{''.join(w.title() for w in name.split('-'))}"
     for name in (
+        "channels-last",
         "div-to-mul",
         "drop-dead-nodes",
         "drop-expand",

@@ -98,6 +98,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fuse-skip-norm", 2),
     # After what is recognized by the Transposes of tokens; kernels for NHWC take those of images.
     ("transpose-images", 2),
+    # After all else that makes Transposes cancel.
+    ("channels-last", 2),
     ("drop-unused", 0),
 )
 

@@ -158,7 +158,7 @@ FACE = {
     "extend/declare": "find_ops kernel_options op tensor_types",
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
-    "fusion/conv": "block bodies chains cuda_layout finder",
+    "fusion/conv": "block bodies borders chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
     "fusion/regions": (
         "access cost_model describe duplicate members region report search select sizes"

@@ -26,7 +26,7 @@ from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
 #: What is smaller is left alone.
-LEAST_ROWS, LEAST_SIDE = 16, 64
+LEAST_ROWS, LEAST_SIDE = 16, 32
 #: Longer epilogues are split.
 MAX_EPILOGUE_OPS = 8
 #: ONNX Runtime's own functions of one value.
