@@ -11,6 +11,7 @@ from fused_model import fused_model, session, tensor
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import build_library, refusal
 from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.cpu import runs_here
 from ortkit.targets.target import Target
 
 Dim = int | str
@@ -65,10 +66,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_results(case: str, tmp_path: Path, cache: KernelCache) -> None:
+@pytest.mark.parametrize(
+    ("case", "level"),
+    [*((case, "native") for case in CASES), ("sum", "x86-64-v3"), ("named", "x86-64-v2")],
+)
+def test_results(case: str, level: str, tmp_path: Path, cache: KernelCache) -> None:
     signature = CASES[case]
-    made = build_library([signature], Target(), tmp_path / "k.so", cache=cache)
+    target = Target("cpu", level)
+    if not runs_here(level):
+        pytest.skip(f"this machine does not run {level}")
+    made = build_library([signature], target, tmp_path / "k.so", cache=cache)
     assert made.library is not None, made.refused
     rng = np.random.default_rng(0)
     shapes = [[3 if isinstance(n, str) else n for n in spec.shape] for spec in signature.inputs]
