@@ -1,11 +1,10 @@
 """Time the examples of custom_ops/examples against torch: `python scripts/bench_ops.py OPS.so`.
 
 Needs torch and onnxruntime, not ortkit; the library is made with `ortkit ops build VectorAdd
-SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention MatrixProduct QuantizedProduct --from
+SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention MatrixProduct --from
 ortkit.custom_ops.examples --dtype float32 -o OPS.so`. One thread each, interleaved; prints the
-smallest and the median time of each in microseconds. Quantized products are timed against ONNX
-Runtime too, with the weight as a constant, which all of them pack beforehand; ours also with the
-weight as an input. More arguments: the beginnings of the names to time.
+smallest and the median time of each in microseconds. More arguments: the beginnings of the names
+to time.
 """
 
 from __future__ import annotations
@@ -17,30 +16,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-import onnx.numpy_helper
 import onnx.parser
 import onnxruntime as ort
 import torch
 from torch.nn import functional
 
 ROUNDS, SECONDS = 60, 4.0
-#: Rows, depth and columns of quantized products.
-QUANTIZED = (
-    (512, 768, 3072), (512, 3072, 768), (128, 768, 768), (128, 768, 3072), (32, 768, 3072),
-    (16, 768, 3072), (4, 768, 3072), (1, 768, 3072), (1, 3072, 768), (1, 768, 768),
-)  # fmt: skip
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "ortkit.examples" : 1]> '
 
 
-def session(
-    path: str, text: str, fixed: Mapping[str, np.ndarray] | None = None
-) -> ort.InferenceSession:
+def session(path: str, text: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.register_custom_ops_library(str(Path(path).resolve()))
     options.intra_op_num_threads = 1
     model = onnx.parser.parse_model(HEAD + text)
-    for name, array in (fixed or {}).items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
@@ -56,31 +45,6 @@ def bound(made: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> Callable[
     ):
         binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(value))
     return lambda: made.run_with_iobinding(binding)
-
-
-def quantized(path: str, m: int, k: int, n: int) -> dict[str, Callable[[], object]]:
-    """Return int8 matrix products: ours, ONNX Runtime's, torch's."""
-    draw = np.random.default_rng(0)
-    x, zero = draw.integers(0, 256, (m, k)).astype(np.uint8), np.array(7, np.uint8)
-    w = draw.integers(-128, 128, (k, n)).astype(np.int8)
-    scale = draw.random(n).astype(np.float32)
-    fixed = {"w": w, "s": scale}
-    feeds = {"x": x, "z": zero}
-    head = "g (uint8[m,k] x, uint8 z{}) => (float[m,n] y) "
-    node = "{ y = ortkit.examples.QuantizedProduct(x, z, w, s) }"
-    given = head.format(", int8[k,n] w, float[n] s") + node
-    theirs = head.format("") + "{ t = MatMulInteger(x, w, z) f = Cast<to=1>(t) y = Mul(f, s) }"
-    packed = torch.ops.onednn.qlinear_prepack(torch.from_numpy(w).t(), [m, k])
-    tx, scales = torch.from_numpy(x), torch.from_numpy(scale)
-    zeros = torch.zeros(n, dtype=torch.int64)
-    return {
-        "ortkit": bound(session(path, head.format("") + node, fixed), feeds),
-        "given": bound(session(path, given), {**feeds, **fixed}),
-        "torch": lambda: torch.ops.onednn.qlinear_pointwise(
-            tx, 1.0, 7, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "none"
-        ),
-        "onnxruntime": bound(session(path, theirs, fixed), feeds),
-    }
 
 
 def cases(path: str) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
@@ -160,10 +124,6 @@ def main(arguments: list[str]) -> None:
     for name, sides in cases(arguments[0]).items():
         if name.startswith(chosen):
             compare(name, dict(zip(("ortkit", "torch"), sides, strict=True)))
-    for sizes in QUANTIZED:
-        name = f"QuantizedProduct {' x '.join(map(str, sizes))}"
-        if name.startswith(chosen):
-            compare(name, quantized(arguments[0], *sizes))
 
 
 if __name__ == "__main__":

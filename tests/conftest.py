@@ -37,6 +37,8 @@ _BRIEF = {
     "ortkit.measure.whole._PROFILE_SECONDS": 0.3,
     "ortkit.measure.whole._SECONDS": 0.3,
     "ortkit.runtime.profiling.model_runs._SECONDS": 0.3,
+    "ortkit.trial.trial._MOST_TIMING_SECONDS": 0.5,
+    "ortkit.trial.trial._MOST_PROFILE_SECONDS": 0.3,
 }
 #: Of a verification, which ends early on a busy machine and says so: none of the tests is to.
 _VERIFY_SECONDS = 600.0

@@ -28,26 +28,7 @@ def body(x, zero, w, scale):
     return op.Mul(op.Cast(op.MatMulInteger(x, w, zero), to=1), scale)
 
 
-_CPU = "ortkit.custom_ops.examples.cpu.quantized_product"
-
-# Panels of 32 columns: for each 64 rows they, and sums of 32 bits.
-quantized_product.prepack(
-    "w", f"{_CPU}:packed_weight", shape=("ceil(n / 32)", "ceil(k / 64)", 2176), units="n"
-)
-
-# Few rows cost what it takes to read w; one or two are not worth tiles if w has to be packed.
-for _when, _work, _picoseconds, _constants, _packed in (
-    ("m <= 16", "n*k", 30, {"packed": True}, "w"),
-    ("", "m*n*k", 1, {"packed": True}, "w"),
-    ("m <= 2", "n*k", 60, {"tiles": False}, ()),
-    ("m <= 16", "n*k", 60, {}, ()),
-    ("", "m*n*k", 3, {}, ()),
-):
-    quantized_product.kernel(
-        "tvm", f"{_CPU}:quantized_product", units="n", work=_work, picoseconds=_picoseconds,
-        when=_when, constants=_constants, packed=_packed,
-    )  # fmt: skip
-
+# Without one of its own for CPUs: there ONNX Runtime computes the body in one kernel.
 for _rows, _columns, _depth, _warps, _when in (
     (64, 64, 64, 4, "n % 16 == 0 and k % 16 == 0 and m*n <= 600000"),
     (128, 128, 128, 8, "n % 16 == 0 and k % 16 == 0"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from ortkit.kernels.layouts.conv_filters import Sizes, by_channel
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import known
 from ortkit.refusal import Refused, needed, refusals

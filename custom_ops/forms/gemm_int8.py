@@ -1,6 +1,7 @@
-"""An int8 matrix product as a region's body has it: exact sums, then scales and roundings.
+"""An int8 product as a region's body has it: exact sums, then scales and roundings.
 
     sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
+    sums = ConvInteger (x, w, zero)        x NHWC, turned to NCHW and back; w [N, C, h, w]
     sums = Add (sums, c)                   c int32 [N], optional
     y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
 
@@ -15,12 +16,13 @@ from typing import NoReturn, TypeAlias
 
 import onnx
 
-from ortkit.kernels.layouts.int8_panels import layout
+from ortkit.kernels.layouts.int8_panels import filter_layout, layout, lines_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, RefusedError, needed, refusals
 
-from .body import Body
+from .body import TO_NCHW, TO_NHWC, Body, integer, integers
+from .conv import Window, window_of
 from .epilogue import Epilogue, read_steps
 
 MICROSOFT = "com.microsoft"
@@ -83,12 +85,40 @@ class Floats:
     rows: tuple[bool, ...]
 
 
-Stage: TypeAlias = Quantize | Dequantize | AddQuantized | Floats
+@dataclass(frozen=True)
+class Lookup:
+    """uint8 becomes uint8.
+
+    Args:
+        table: The number of the input that has the result for each byte, [256].
+    """
+
+    table: int
+
+
+Stage: TypeAlias = Quantize | Dequantize | AddQuantized | Lookup | Floats
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What makes a convolution of a product: where its rows lie in NHWC images of known size.
+
+    Args:
+        window: How the filter moves.
+        image: Lines and pixels of a line that are read.
+        result: Those that are made.
+        is_depthwise: Whether each channel has one filter of its own.
+    """
+
+    window: Window
+    image: tuple[int, int]
+    result: tuple[int, int]
+    is_depthwise: bool
 
 
 @dataclass(frozen=True)
 class Int8Form:
-    """One int8 matrix product; numbers are the region's inputs.
+    """One int8 matrix product or convolution; numbers are the region's inputs.
 
     Args:
         signature: The region's.
@@ -98,9 +128,10 @@ class Int8Form:
         added: int32 [columns], added to the sums; None if nothing is.
         scale: float32 [columns], or one number.
         factor: One float32 that the scale is multiplied by first; None if there is none.
-        depth: K.
+        depth: K; of a convolution the channels that it reads.
         columns: N.
         stages: What follows.
+        filters: Of a convolution; None for a matrix product.
     """
 
     signature: RegionSignature
@@ -113,6 +144,7 @@ class Int8Form:
     depth: int
     columns: int
     stages: tuple[Stage, ...]
+    filters: Filters | None = None
 
     @property
     def leading(self) -> tuple[Extent, ...]:
@@ -121,14 +153,14 @@ class Int8Form:
 
 
 @refusals
-def read_int8(signature: RegionSignature) -> Int8Form | Refused | None:
-    """Return the region as an int8 matrix product; None if it is something else."""
+def read_int8(signature: RegionSignature, op_type: str) -> Int8Form | Refused | None:
+    """Return the region around a MatMulInteger or ConvInteger; None if it has none."""
     body = Body(signature)
-    products = body.nodes("MatMulInteger")
+    products = body.nodes(op_type)
     if not products:
         return None
     if len(products) != 1 or len(signature.outputs) != 1:
-        return Refused("more than one int8 matrix product, or more than one result")
+        return Refused("more than one int8 product, or more than one result")
     return _Reader(body, products[0]).read()
 
 
@@ -148,31 +180,84 @@ class _Reader:
         Raises:
             RefusedError: It is another one.
         """
-        x = self._input(self.product.input[0], "uint8")
+        is_matrix = self.product.op_type == "MatMulInteger"
+        source = self.product.input[0]
+        if not is_matrix:
+            source = self.body.transposed(source, TO_NCHW) or ""
+        x = self._input(source, "uint8")
         depth, columns = self.specs[x].shape[-1:], self.shape[-1:]
         if not depth or not columns or not isinstance(depth[0], int):
-            _fail("an int8 matrix product of unknown sizes")
-        if not isinstance(columns[0], int) or self.specs[x].shape[:-1] != self.shape[:-1]:
-            _fail("an int8 matrix product of other rows than its result has")
+            _fail("an int8 product of unknown sizes")
+        if not isinstance(columns[0], int):
+            _fail("an int8 product of an unknown number of columns")
         self.columns = columns[0]
-        weight = self.body.packed(self.product.input[1], layout(depth[0], columns[0]))
+        made, filters = self.product.output[0], None
+        if is_matrix:
+            if self.specs[x].shape[:-1] != self.shape[:-1]:
+                _fail("an int8 matrix product of other rows than its result has")
+            weight = self.body.packed(self.product.input[1], layout(depth[0], columns[0]))
+        else:
+            filters = self._filters(x, depth[0])
+            weight = self._packed_filters(filters, depth[0])
+            made = self._only(made, "Transpose", TO_NHWC).output[0]
         if weight is None or self.specs[weight].dtype != "int8":
             _fail("a matrix of bytes that is not packed")
-        after, added = self._added(self.product.output[0])
+        after, added = self._added(made)
         cast = self._only(after, "Cast")
         scaled = self._only(cast.output[0], "Mul")
         scale, factor = self._scales(scaled.input[1])
         stages = self._stages(scaled)
         return Int8Form(
             self.body.signature, x, self._zero(), weight, added, scale, factor, depth[0],
-            columns[0], stages,
+            columns[0], stages, filters,
         )  # fmt: skip
 
-    def _only(self, name: str, op_type: str) -> onnx.NodeProto:
-        """Return the one reader of a value."""
+    def _filters(self, x: int, channels: int) -> Filters:
+        """Return the geometry of a convolution."""
+        window = needed(window_of(self.product))
+        sizes = [size for shape in (self.specs[x].shape, self.shape) for size in shape[1:-1]]
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) != 4 or self.specs[x].shape[0] != self.shape[0]:
+            _fail("an int8 convolution of images of unknown size")
+        if 0 in (*known, channels, *self.shape, *window.kernel):
+            _fail("an int8 convolution of nothing")
+        if min(window.pads) < 0 or min(*window.strides, *window.dilations) < 1:
+            _fail("an int8 convolution with pads that cut")
+        groups = integer(self.product, "group", 1)
+        if groups != 1 and not groups == channels == self.columns:
+            _fail("an int8 convolution of groups of several channels")
+        return Filters(window, (known[0], known[1]), (known[2], known[3]), groups != 1)
+
+    def _packed_filters(self, of: Filters, channels: int) -> int | None:
+        """Return the input that holds the filters, if they are unpacked as their kernel packs."""
+        name, kernel = self.product.input[1], of.window.kernel
+        if of.is_depthwise:
+            shaped = self._shaped(name, (self.columns, 1, *kernel))
+            rows = self.body.transposed(shaped, (1, 0)) or ""
+            return self.body.packed(rows, layout(of.window.taps, self.columns))
+        shaped = self._shaped(
+            self.body.transposed(name, TO_NCHW) or "", (self.columns, *kernel, channels)
+        )
+        lines, run = lines_of(kernel, of.window.dilations, channels)
+        return self.body.packed(shaped, filter_layout(self.columns, lines, run))
+
+    def _shaped(self, name: str, sizes: tuple[int, ...]) -> str:
+        """Return what a value of these sizes is a Reshape of."""
+        node = self.body.producer(name, "Reshape")
+        shape = None if node is None else self.body.constant(node.input[1])
+        if node is None or shape is None or tuple(shape.flat) != sizes:
+            _fail("filters of bytes that are not packed")
+        return str(node.input[0])
+
+    def _only(
+        self, name: str, op_type: str, perm: tuple[int, ...] | None = None
+    ) -> onnx.NodeProto:
+        """Return the one reader of a value, a Transpose by `perm` if that is given."""
         readers: list[onnx.NodeProto] = [node for node in self.nodes if name in node.input]
         if len(readers) != 1 or readers[0].op_type != op_type or readers[0].input[0] != name:
             _fail(f"sums of bytes without {op_type}")
+        if perm is not None and integers(readers[0], "perm", ()) != perm:
+            _fail("sums of bytes in another layout than NHWC")
         return readers[0]
 
     def _input(self, name: str, dtype: str) -> int:
@@ -216,6 +301,10 @@ class _Reader:
         stages: list[Stage] = []
         current, pending = scaled.output[0], list[onnx.NodeProto]()
         for node in self.nodes[self.nodes.index(scaled) + 1 :]:
+            if node.op_type == "Gather":
+                stages.append(self._lookup(node, pending, current))
+                current, pending = node.output[0], []
+                continue
             if node.op_type not in ("QuantizeLinear", "DequantizeLinear", "QLinearAdd"):
                 pending.append(node)
                 continue
@@ -258,6 +347,18 @@ class _Reader:
         number = self._input(names[3] if is_first else names[0], "uint8")
         result = self._grid(names[6], names[7])
         return AddQuantized(number, self._is_row(number), is_first, own, others, result)
+
+    def _lookup(
+        self, node: onnx.NodeProto, before: Sequence[onnx.NodeProto], current: str
+    ) -> Lookup:
+        """Return a table that is read at the places that the numbers are."""
+        casts = [one for one in before if one.op_type == "Cast" and one.input[0] == current]
+        if len(before) != 1 or not casts or node.input[1] != casts[0].output[0]:
+            _fail("a table that is read elsewhere than at the result's numbers")
+        table = self._input(node.input[0], "uint8")
+        if self.specs[table].shape != (256,) or integer(node, "axis", 0):
+            _fail("a table that has no number for each byte")
+        return Lookup(table)
 
     def _grid(self, scale: str, zero: str) -> Grid:
         constant = self.body.constant(scale)

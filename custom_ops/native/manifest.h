@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 6
+#define ORTKIT_MANIFEST_VERSION 7
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
@@ -68,6 +68,7 @@ typedef struct OrtkitImage {
   int32_t architecture;  /* 90 is sm_90 */
   int32_t is_ptx;        /* text that ends in a 0 */
   const void* data;      /* equal images are one */
+  int32_t waits;         /* lets the next launch begin, then waits for the one before (griddepcontrol) */
 } OrtkitImage;
 
 typedef enum OrtkitArgumentKind {

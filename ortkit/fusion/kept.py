@@ -16,8 +16,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.errors import InternalError, ModelError
-from ortkit.fusion.gemm.cpu_fp32_bodies import is_product
-from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
+from ortkit.fusion.regions.anchors import is_for
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Accepts
 from ortkit.fusion.regions.lower import import_body
@@ -83,7 +82,7 @@ def find_kept(
             found = _signature(scope, node, bodies[node.op_type])
             if isinstance(found, str):
                 yield KeptNode(scope, node, None, found)
-            elif is_product(found) and not multiplies(target):
+            elif not is_for(target, found):
                 yield KeptNode(scope, node, None, "ONNX Runtime's own is as fast there")
             elif (verdict := accepts(found)) is not None:
                 yield KeptNode(scope, node, None, verdict.reason)

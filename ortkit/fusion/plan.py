@@ -25,7 +25,6 @@ from ortkit.fusion.regions.region import PASS
 from ortkit.fusion.regions.report import RegionReport, op_types
 from ortkit.fusion.regions.search import Search
 from ortkit.graph.walk import control_bodies
-from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.kernels.tuning.database import Chooser
@@ -221,8 +220,7 @@ class Planner:
 
 def _in_graph(search: Search) -> Iterator[Candidate]:
     for name in search.scope.traits.families:
-        family = load(name)
-        found = list(grown(search, family) if isinstance(family, Anchor) else family(search))
+        found = list(grown(search, load(name)))
         made = [each.region for each in found if each.signature is not None]
         search.taken.update(without_readers(made))
         yield from found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 
@@ -25,6 +26,56 @@ class Matched(Protocol):
 
 
 @dataclass(frozen=True)
+class ProductSizes:
+    """Sizes of a matrix product and what is around it, as far as its time depends on them.
+
+    Args:
+        rows: M; None where it is not known.
+        depth: K.
+        columns: N of one product.
+        products: Of the same rows: one, or two of a gated pair.
+        epilogue_ops: Nodes of the epilogue.
+        biases: Those of them that add a row to a product, as a Gemm does.
+        is_normed: Whether a norm of the rows is in front.
+        count: Of a batch, with a matrix for each; None where it is not known.
+        is_merged: Whether both matrices of a pair are one in the graph.
+        is_narrow: Whether the rows have as few bits as the matrix.
+    """
+
+    rows: int | None
+    depth: int
+    columns: int
+    products: int = 1
+    epilogue_ops: int = 0
+    biases: int = 0
+    is_normed: bool = False
+    count: int | None = 1
+    is_merged: bool = False
+    is_narrow: bool = False
+
+
+#: Given a level and sizes: nanoseconds before and after; None where no kernel is faster.
+Estimate: TypeAlias = Callable[[str, ProductSizes], tuple[float, float] | None]
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """What a template says of a constant matrix that its kernel reads in a layout of its own.
+
+    Args:
+        layout: Given K and N, how the matrix is packed.
+        least_rows: Products of fewer are left alone.
+        least_side: The same for K and N.
+        least_gain: The part of the time that must be saved.
+    """
+
+    layout: Callable[[int, int], Prepack]
+    least_rows: int
+    least_side: int
+    least_gain: float
+
+
+@dataclass(frozen=True)
 class Anchor:
     """The heavy operator of a template's regions, and what of a graph goes with it.
 
@@ -33,7 +84,7 @@ class Anchor:
 
     Args:
         kind: Of the regions; begins the names of their nodes. Empty: by what they compute.
-        match: The template's.
+        match: The template's, whose result says what a region gains; None where `estimate` does.
         operators: Domain and type of what a region is grown around.
         dtype: Of its first operand, as numpy names it.
         rank: Of its first operand, 0 for any.
@@ -46,12 +97,15 @@ class Anchor:
         batch: What a first size that is not known is taken for.
         must_pay: Whether regions are left that are not predicted to gain enough.
         is_held: Whether a session of the provider holds the weight, which no library has to.
-        regions: Where nodes do not describe what the kernel reads: what finds regions and writes
-            their signatures, `module:object` of the graph side. Facts of nodes are not asked then.
+        level: What the names of the levels that there are regions for begin with.
+        regions: What finds regions where more than the facts of nodes above decides, or nodes do
+            not describe what the kernel reads. It is `module:object` of the graph side.
+        packed: Of the matrix, for `ortkit.fusion.regions.packed_regions:products`.
+        estimate: Of products, where what they gain decides whether they are described at all.
     """
 
     kind: str
-    match: Callable[[RegionSignature], Matched | Refused | None]
+    match: Callable[[RegionSignature], Matched | Refused | None] | None = None
     operators: tuple[tuple[str, str], ...] = ()
     dtype: str = "float32"
     rank: int = 0
@@ -63,4 +117,7 @@ class Anchor:
     batch: int = NOMINAL_SIZE
     must_pay: bool = False
     is_held: bool = False
+    level: str = ""
     regions: str = ""
+    packed: PackedMatrix | None = None
+    estimate: Estimate | None = None

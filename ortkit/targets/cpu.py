@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from ortkit.errors import UserError
@@ -167,7 +168,8 @@ def _cpu_flags() -> frozenset[str]:
     return frozenset(_cpu_facts().get("flags", "").split())
 
 
-def _cpu_facts() -> dict[str, str]:
+@cache
+def _cpu_facts() -> Mapping[str, str]:
     """Return what /proc/cpuinfo says of the first processor."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
@@ -207,7 +209,7 @@ CPU = Traits(
         "ortkit.custom_ops.tvm.gemm.bf16:ANCHOR",
         "ortkit.custom_ops.tvm.gemm.nbits:ANCHOR",
         "ortkit.custom_ops.tvm.gemm.int8:ANCHOR",
-        "ortkit.fusion.gemm.cpu_fp32_regions:family",
+        "ortkit.custom_ops.tvm.gemm.fp32:ANCHOR",
         "ortkit.custom_ops.tvm.attention.fp32:ANCHOR",
         "ortkit.custom_ops.tvm.conv.one_axis:ANCHOR",
     ),
@@ -217,6 +219,7 @@ CPU = Traits(
         "gemm.int8",
         "gemm.fp32",
         "conv.one_axis",
+        "conv.int8",
         "conv.pointwise",
         "conv.winograd",
         "conv.direct",
@@ -229,6 +232,13 @@ CPU = Traits(
         "attention.fp32",
     ),
     decompositions=(),
+    conv_anchors=(
+        "ortkit.custom_ops.tvm.conv.depthwise:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.pointwise:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.stem:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.winograd:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.direct:ANCHOR",
+    ),
     convolutions="ortkit.fusion.conv.targets:ON_CPU",
     conv_epilogue="ortkit.fusion.regions.members:ends_convolution",
     has_blocked_conv_layout=True,

@@ -61,11 +61,13 @@ class Traits:
 
     cost_model: str
     families: tuple[str, ...]
-    """Candidates around heavy operators: each an `Anchor`, or a function of a `Search`."""
+    """The anchors of templates, in the order in which regions around them are looked for."""
     templates: tuple[str, ...]
     """Hand-shaped kernels: modules of `ortkit.custom_ops` below the backend's, with `match`."""
     decompositions: tuple[str, ...]
     """What is written in parts before regions are looked for: functions of a `Surroundings`."""
+    conv_anchors: tuple[str, ...]
+    """`ConvAnchor`s of templates, in the order in which they are asked."""
     convolutions: str
     """Blocks, bodies and times of convolution nets, a `ConvTarget`."""
     conv_epilogue: str

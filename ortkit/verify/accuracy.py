@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import onnx_ir as ir
 
 from ortkit.verify.inputs.feeds import Value
 
@@ -25,6 +26,24 @@ SENTINEL = 1e30
 _SHORTEST_ROW = 8
 #: An axis of fewer is no choice between classes.
 _FEWEST_CLASSES = 3
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a candidate may do that its original does not: a lowering that the user asked for."""
+
+    computed_in: str = ""
+    """A coarser float type that float32 is computed in, as numpy names it; empty if none."""
+    stated: float = 0.0
+    """An error that the user accepts of each output and of each step."""
+
+    @property
+    def half(self) -> ir.DataType | None:
+        """The type that constants may be rounded to, if they may be."""
+        return ir.DataType[self.computed_in.upper()] if self.computed_in else None
+
+
+DEFAULT = Allowance()
 
 
 @dataclass(frozen=True)

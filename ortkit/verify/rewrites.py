@@ -22,10 +22,10 @@ from ortkit.graph.analysis.weights import weights_of
 from ortkit.graph.io.parts import share_weights, write_part
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.shapes.rules.call import Shape
-from ortkit.verify.allowance import DEFAULT, Allowance
+from ortkit.verify.accuracy import DEFAULT, Allowance
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
-from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
+from ortkit.verify.conditioned import Limits, Moved, compare_conditioned, is_close
 from ortkit.verify.constant_error import unexplained
 from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.guard_coverage import (
@@ -38,9 +38,10 @@ from ortkit.verify.inputs.guard_coverage import (
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
-from ortkit.verify.perturbation import CHOICE_RUNS, perturb, perturb_constants
+from ortkit.verify.perturbation import CHOICE_RUNS, RUNS, perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
 from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
+from ortkit.verify.resumption import Batch, Stop, live_values, resume
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rounded_constants import (
     RoundedConstants,
@@ -55,7 +56,6 @@ from ortkit.verify.steps import (
     bytes_of_values,
     computed_values,
     give,
-    given_names,
     prune,
 )
 from ortkit.verify.tolerances import TOLERANCES
@@ -90,6 +90,9 @@ class RewriteStage:
         self._original = widened(original)
         self._values = computed_values(self._original)
         self._shapes = Shapes.infer(self._original)
+        for value in self._values.values():
+            if value.type is None and (dtype := self._shapes.dtype(value)) is not None:
+                value.type = ir.TensorType(dtype)
         self._folder = folder
         self._budget = budget
         self._kept_seconds = 0.0
@@ -97,6 +100,8 @@ class RewriteStage:
         self._checks = 0
         self._candidate_weights = folder
         self._allowance = DEFAULT
+        self._rounded: RoundedConstants | None = None
+        """Of the candidate that is compared; None until they are asked for."""
         self._guards: GuardCoverage | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
@@ -124,6 +129,7 @@ class RewriteStage:
         """
         self._checks += 1
         self._allowance = allowance
+        self._rounded = None
         self._kept_seconds = kept_seconds
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
@@ -190,43 +196,65 @@ class RewriteStage:
         """Compare the values named, each computed from the others; as many at a time as fit."""
         compared = [name for name in names if not draws(self._values[name].producer())]
         total = RewriteCheck()
-        for number, batch in enumerate(self._batches(compared)):
+        batches = [self._batch(wide, names, each) for each in self._batches(compared)]
+        batches = [each for each in batches if each.names]
+        stop = Stop()
+        for number, batch in enumerate(batches):
             if total.late:
-                total = total.with_part(RewriteCheck(late=tuple(batch)))
+                total = total.with_part(RewriteCheck(late=batch.names))
                 continue
             part = folder / str(number)
             part.mkdir(parents=True)
-            total = total.with_part(self._compared_at_once(wide, names, batch, part))
-            shutil.rmtree(part)
+            live = self._live(batch, batches[number + 1 :])
+            total = total.with_part(self._compared_at_once(wide, batch, part, stop, live))
+            if stop.results is not None:
+                shutil.rmtree(stop.results.parent)
+            stop = Stop(frozenset(live), part / "expected")
             if total.problem:
                 break
+        if stop.results is not None:
+            shutil.rmtree(stop.results.parent)
         return total
 
-    def _compared_at_once(
-        self,
-        wide: ir.Model,
-        names: Sequence[str],
-        compared: Sequence[str],
-        folder: Path,
-    ) -> RewriteCheck:
+    def _batch(self, wide: ir.Model, names: Sequence[str], compared: Sequence[str]) -> Batch:
+        """Return the steps of both models that compute some of the values."""
         steps, own_steps = wide.clone(), self._original.clone()
         for model in (steps, own_steps):
             as_steps(model, names, compared)
             prune(model)
         # Where the two draw under different names, their numbers have nothing in common.
         drawn = {name for model in (steps, own_steps) for name in drawn_names(model)}
-        compared = [name for name in compared if name not in drawn]
-        if not compared:
-            return RewriteCheck()
+        return Batch(tuple(name for name in compared if name not in drawn), steps, own_steps)
+
+    def _live(self, batch: Batch, later: Sequence[Batch]) -> set[str]:
+        """Return the values at which the run of a batch stops; none if they take much memory."""
+        if not later:
+            return set()
+        given = set().union(*(each.needed for each in later))
+        found = live_values(self._original, batch.needed, given)
+        found = {name for name in found if name in self._values and self._can_be_given(name)}
+        size = sum(self._bytes.get(name, _UNKNOWN_BYTES) for name in found)
+        return found if size <= self._most_bytes else set()
+
+    def _can_be_given(self, name: str) -> bool:
+        """Return whether the type of a value is known, and ONNX Runtime takes it as an input."""
+        value = self._values[name]
+        return isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING
+
+    def _compared_at_once(
+        self, wide: ir.Model, batch: Batch, folder: Path, stop: Stop, live: set[str]
+    ) -> RewriteCheck:
+        steps, own_steps, compared = batch.steps, batch.own_steps, batch.names
         whole = self._original.clone()
-        wanted = {*compared, *given_names(steps), *given_names(own_steps)}
+        wanted = batch.needed | live
         guards = None
         if self._guards is None:  # the original's run says which guards the input sets meet
             guards = add_probes(whole)
             wanted.update(value.name or "" for value in whole.graph.outputs)
+        resume(whole, stop.values)
         give(whole, wanted)
         results = self._sessions(
-            self._setting(whole, self._weights, folder / "expected"),
+            self._setting(whole, self._weights, folder / "expected", given=stop.results),
             self._setting(
                 steps, self._candidate_weights, folder / "actual", given=folder / "expected"
             ),
@@ -273,8 +301,16 @@ class RewriteStage:
         off = self._off(folder, names)
         if not off:
             return off, frozenset()
-        rounded = rounded_constants(self._original, wide, self._allowance.half)
+        rounded = self._rounded_constants(wide)
         found: dict[str, OutputComparison] = {}
+        if rounded:
+            # Their runs take a tenth of the time that those of all values take.
+            runs = folder / f"{unit:g}-constants"
+            results = self._run_perturbed(steps, off, folder, runs, rounded, 0.0, RUNS)
+            if not any(each.problem for each in results):
+                off = self._off(folder, off, runs, rounded)
+            if not off:
+                return off, frozenset()
         for count in (runs_for(each.dtype for each in off.values()), CHOICE_RUNS):
             runs = folder / f"{unit:g}-{count}"
             results = self._run_perturbed(steps, off, folder, runs, rounded, unit, count)
@@ -287,10 +323,16 @@ class RewriteStage:
                 found |= {n: _without_runs(found[n], lacking) for n in off if n in found}
                 break
             # Of many rows, some are off by more than the few runs show of what roundings move.
-            off = {name: each for name, each in found.items() if _is_close(each)}
+            off = {name: each for name, each in found.items() if is_close(each)}
             if not off or count == CHOICE_RUNS:
                 break
         return found, frozenset()
+
+    def _rounded_constants(self, wide: ir.Model) -> RoundedConstants:
+        """Return the constants in half precision that only one of the two has; found once."""
+        if self._rounded is None:
+            self._rounded = rounded_constants(self._original, wide, self._allowance.half)
+        return self._rounded
 
     def _lowered(
         self, wide: ir.Model, steps: ir.Model, own_steps: ir.Model, folder: Path
@@ -330,14 +372,11 @@ class RewriteStage:
         theirs, shapes = computed_values(wide), Shapes.infer(wide)
         names = []
         for name, value in self._values.items():
-            dtype = self._shapes.dtype(value)
-            if name not in own or name not in theirs or dtype is None:
-                continue
-            if dtype == ir.DataType.STRING or not isinstance(value.type or _TENSOR, ir.TensorType):
+            if name not in own or name not in theirs or not self._can_be_given(name):
                 continue
             if _contradict(self._shapes.shape(value), shapes.shape(theirs[name])):
                 continue
-            value.type = theirs[name].type = ir.TensorType(dtype)
+            theirs[name].type = value.type
             names.append(name)
         return names
 
@@ -351,7 +390,10 @@ class RewriteStage:
         unit: float,
         count: int,
     ) -> list[SessionResult]:
-        """Run the original's steps with perturbed values, the candidate's with such constants."""
+        """Run the original's steps with perturbed values, the candidate's with such constants.
+
+        Where `unit` is 0 there are only runs with perturbed constants.
+        """
         runs.mkdir()
         given = folder / "expected"
 
@@ -361,9 +403,11 @@ class RewriteStage:
             prune(copy)
             return copy
 
-        own = part(steps[0][0])
-        perturb(own, lambda _: unit)
-        settings = [self._setting(own, steps[0][1], runs / _PERTURBED, given, count)]
+        settings = []
+        if unit:
+            own = part(steps[0][0])
+            perturb(own, lambda _: unit)
+            settings.append(self._setting(own, steps[0][1], runs / _PERTURBED, given, count))
         pairs = ((*steps[0], rounded.lost, _LOST), (*steps[1], rounded.new, _NEW))
         for model, weights, constants, name in pairs:
             if constants:
@@ -443,15 +487,6 @@ _PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
 _TENSOR = ir.TensorType(ir.DataType.FLOAT)
 #: The original's steps and the candidate's, each with the folder of its weights.
 _Pair: TypeAlias = tuple[tuple[ir.Model, Path], tuple[ir.Model, Path]]
-
-
-def _is_close(found: OutputComparison) -> bool:
-    """Say whether a value is off by little more than runs with perturbed values allow."""
-    return not found.equal and found.max_error_eps <= _CLOSE * found.allowed_eps
-
-
-#: Times what is allowed.
-_CLOSE = 4.0
 
 
 def _without_runs(found: OutputComparison, problem: str) -> OutputComparison:

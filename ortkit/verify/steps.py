@@ -55,18 +55,31 @@ def as_steps(model: ir.Model, names: Collection[str], wanted: Collection[str]) -
         names: Of values that nodes of the main graph compute, whose types are known.
         wanted: Those that become results.
     """
-    values = computed_values(model)
     graph = model.graph
+    chosen = read_from_inputs(model, names)
+    graph.outputs[:] = [value for value in chosen if value.name in wanted]
+
+
+def read_from_inputs(model: ir.Model, names: Collection[str]) -> dict[ir.Value, ir.Value]:
+    """Let every consumer of the values named read an input `NAME/given` instead, in place.
+
+    Args:
+        model: Changed. Its results stay.
+        names: Of values that nodes of the main graph compute, whose types are known.
+
+    Returns:
+        The input that is read instead of each value.
+    """
+    values = computed_values(model)
     chosen = {values[name]: _given(values[name]) for name in values if name in names}
-    graph.outputs[:] = []
     for value, given in chosen.items():
         for use in tuple(value.uses()):
             use.node.replace_input_with(use.idx, given)
-    for node in graph:
+    for node in model.graph:
         for body in subgraphs(node):
             _replace_results(body, chosen)
-    graph.inputs.extend(chosen.values())
-    graph.outputs.extend(value for value in chosen if value.name in wanted)
+    model.graph.inputs.extend(chosen.values())
+    return chosen
 
 
 def give(model: ir.Model, names: Collection[str]) -> None:

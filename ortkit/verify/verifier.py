@@ -17,7 +17,7 @@ from ortkit.errors import InternalError, UserError
 from ortkit.graph.io.open import open_model
 from ortkit.refusal import Refused
 from ortkit.temporary import TemporaryFolder
-from ortkit.verify.allowance import Allowance
+from ortkit.verify.accuracy import Allowance
 from ortkit.verify.budget import Budget, check_budget
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds

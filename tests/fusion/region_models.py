@@ -12,14 +12,16 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ortkit.fusion.regions import select
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.duplicate import Accepts, Candidate, asked_once
 from ortkit.fusion.regions.lower import lower_region, restore_order
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.fusion.regions.search import Family, Search
+from ortkit.fusion.regions.search import Search
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies
+from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
@@ -65,10 +67,10 @@ def search_of(scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = E
 
 
 def found_by(
-    family: Family, scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager
+    anchor: Anchor, scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager
 ) -> list[Candidate]:
-    """Return what one family finds in the main graph."""
-    return list(family(search_of(scope, accepts, cost)))
+    """Return what is found around one anchor in the main graph."""
+    return list(grown(search_of(scope, accepts, cost), anchor))
 
 
 def find(

@@ -1,4 +1,4 @@
-"""The anchor and the family on the page about adding a kernel are what it says."""
+"""The anchor and the function on the page about adding a kernel are what it says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ortkit.custom_ops.tvm.conv import one_axis
-from region_models import HEAD, found_by, scope_of
+from region_models import HEAD, scope_of, search_of
 
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.graph.io.text import from_text
@@ -25,17 +25,17 @@ def test_the_anchor_is_that_of_the_template() -> None:
     assert names["ANCHOR"] == one_axis.ANCHOR
 
 
-def test_the_family_finds_its_operator() -> None:
+def test_the_function_finds_its_operator() -> None:
     _, program = PROGRAMS
     names = {"epilogue_of": lambda *_: [], "predict": lambda *_: Prediction(9e6, 1e6)}
     exec(compile(f"from __future__ import annotations\n{program}", PAGE.name, "exec"), names)
+    anchor = Anchor("cumsum", operators=(("", "CumSum"),))
     text = f"""{HEAD} g (float[n, 8] x) => (z) <int64[1] first = {{0}}> {{
         y = CumSum (x, first)  z = Neg (y) }}"""
-    (taken,) = found_by(names["family"], scope_of(from_text(text)))
+    (taken,) = list(names["regions"](search_of(scope_of(from_text(text))), anchor))
     assert taken.region.kind == "cumsum"
     assert [node.op_type for node in taken.region.nodes] == ["CumSum"]
     assert taken.signature is not None
-    (left,) = found_by(
-        names["family"], scope_of(from_text(text)), lambda _: Refused("no kernel for it")
-    )
+    search = search_of(scope_of(from_text(text)), lambda _: Refused("no kernel for it"))
+    (left,) = names["regions"](search, anchor)
     assert (left.signature, left.reason) == (None, "no kernel for it")

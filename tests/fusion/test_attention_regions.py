@@ -23,7 +23,7 @@ from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.target import Target
 
-family = partial(grown, anchor=ANCHOR)
+found_around = partial(grown, anchor=ANCHOR)
 
 HEADS = "q_num_heads = 12, kv_num_heads = 12"
 CAUSAL = f"Attention <{HEADS}, is_causal = 1>"
@@ -41,7 +41,7 @@ def judge(signature: RegionSignature) -> Refused | None:
 
 
 def candidates_of(scope: Scope) -> list[Candidate]:
-    return found_by(family, scope, judge, CostModel)
+    return found_by(ANCHOR, scope, judge, CostModel)
 
 
 def rounding_judge(signature: RegionSignature) -> Refused | None:
@@ -51,7 +51,7 @@ def rounding_judge(signature: RegionSignature) -> Refused | None:
 def rounded_candidates(body: str, inputs: str, output: str = "y") -> tuple[Scope, list[Candidate]]:
     """For a processor with tiles."""
     scope = scope_of(from_text(f"{HEAD} g ({inputs}) => ({output}) {{ {body} }}"))
-    return scope, found_by(family, scope, rounding_judge, CostModel)
+    return scope, found_by(ANCHOR, scope, rounding_judge, CostModel)
 
 
 def find(body: str, inputs: str, output: str = "y") -> tuple[Scope, list[Candidate]]:
@@ -157,9 +157,9 @@ def test_what_no_kernel_computes_says_why(node: str, inputs: str, reason: str) -
 def test_nodes_of_other_regions_are_left_alone() -> None:
     scope, (one,) = find(f"Q = Add (q, r)  y = {CAUSAL} (Q, k, v)", rows("q", "k", "v"))
     add, attention = one.region.nodes
-    (without,) = family(replace(search_of(scope, judge, CostModel), taken={add}))
+    (without,) = found_around(replace(search_of(scope, judge, CostModel), taken={add}))
     assert ops(without) == ["Attention"]
-    assert not list(family(replace(search_of(scope, judge, CostModel), taken={attention})))
+    assert not list(found_around(replace(search_of(scope, judge, CostModel), taken={attention})))
 
 
 def test_the_body_is_the_region() -> None:

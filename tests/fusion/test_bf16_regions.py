@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import onnx
 import onnx.parser
@@ -12,7 +10,6 @@ import pytest
 from ortkit.custom_ops.tvm.gemm.bf16 import ANCHOR
 from region_models import found_by
 
-from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
@@ -25,8 +22,6 @@ from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets.target import Target
-
-family = partial(grown, anchor=ANCHOR)
 
 DEPTH, COLUMNS = 40, 24
 
@@ -54,7 +49,7 @@ def found(body: str, judge: Accepts | None = None, rounded: bool = True) -> list
         model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
     )
     assert isinstance(scope.root, ir.Graph)
-    return found_by(family, scope, judge or takes_all)
+    return found_by(ANCHOR, scope, judge or takes_all)
 
 
 def takes_all(_signature: RegionSignature) -> None:

@@ -8,9 +8,10 @@ import onnx.checker
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from ortkit.custom_ops.triton.attention.attention import ANCHOR
 from region_models import Eager, accept, found_by, scope_of
 
-from ortkit.fusion.attention.cuda import family, without_readers
+from ortkit.fusion.attention.cuda import without_readers
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import lower_region
@@ -90,7 +91,7 @@ def model_of(inputs: str, body: str, opset: int = 23) -> onnx.ModelProto:
 
 def find(model: onnx.ModelProto, *, is_eager: bool = True) -> tuple[Scope, list[Candidate]]:
     scope = scope_of(ir.from_proto(model))
-    return scope, found_by(family, scope, accept, Eager if is_eager else CudaCostModel)
+    return scope, found_by(ANCHOR, scope, accept, Eager if is_eager else CudaCostModel)
 
 
 def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:

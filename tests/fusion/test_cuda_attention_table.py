@@ -15,9 +15,9 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from ortkit.custom_ops.triton.attention.attention import ANCHOR
 from region_models import found_by, scope_of
 
-from ortkit.fusion.attention.cuda import family
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.signature import RegionSignature
@@ -140,7 +140,7 @@ def find(model: onnx.ModelProto) -> Candidate:
         return found if isinstance(found, Refused) else None
 
     scope = scope_of(ir.from_proto(model))
-    (one,) = found_by(family, scope, judge)
+    (one,) = found_by(ANCHOR, scope, judge)
     return one
 
 

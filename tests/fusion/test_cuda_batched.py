@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from ortkit.custom_ops.triton.gemm.gemv import BATCHED
 from region_models import accept, found_by, scope_of
 
 from ortkit.fusion.gemm import cuda_batched
-from ortkit.fusion.gemm.cuda_batched import family
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.lower import lower_region
@@ -129,12 +129,12 @@ def test_it_is_done_where_it_is_faster(
         f"float16[{count}, {depth}, {columns}] q, float16[{count}, 1, {columns}] b"
     )
     scope = scope_of(from_text(f"{HEAD} g ({given}) => (float16[k, l, m] y) {{ {body} }}"))
-    found = found_by(family, scope, accept, CudaCostModel)
+    found = found_by(BATCHED, scope, accept, CudaCostModel)
     assert sum(one.signature is not None for one in found) == is_taken
 
 
 def taken_for_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_batched, "predict_batched", lambda shape: Prediction(9e3, 1e3))
+    monkeypatch.setattr(cuda_batched, "predict", lambda *_: Prediction(9e3, 1e3))
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -144,7 +144,7 @@ def test_regions_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
     before = model_of(body, inputs)
     scope = scope_of(ir.from_proto(before))
     found, replaced = [], dict[ir.Value, ir.Value]()
-    for one in found_by(family, scope):
+    for one in found_by(BATCHED, scope):
         assert one.signature is not None, one.reason
         found.append(len(one.region.nodes))
         assert one.region.kind == "product"

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
+from ortkit.custom_ops.triton.gemm.fp8 import ANCHOR
 from region_models import found_by, scope_of
 
-from ortkit.fusion.gemm.cuda_fp8 import family
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import drop_unread, lower_region, restore_order
 from ortkit.kernels.signature import RegionSignature
@@ -97,7 +97,7 @@ def has_kernel(signature: RegionSignature) -> Refused | None:
 
 
 def found_in(scope: Scope) -> list[Candidate]:
-    return found_by(family, scope, has_kernel)
+    return found_by(ANCHOR, scope, has_kernel)
 
 
 def by(how: tuple[str, ...], value: str) -> list[str]:

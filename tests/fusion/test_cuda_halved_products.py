@@ -6,12 +6,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from ortkit.custom_ops.triton.gemm.gemv import ANCHOR
 from region_models import found_by, scope_of
 from test_cuda_products import HEAD, many_rows, outputs_of
 
 from ortkit.fusion.decompose.gate_up import DecomposeGateUp
 from ortkit.fusion.decompose.run import decomposed
-from ortkit.fusion.gemm.cuda import family, prefers_split_gate_up
+from ortkit.fusion.gemm.cuda import prefers_split_gate_up
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 
@@ -66,7 +67,7 @@ def test_what_nothing_took_is_as_it_was(name: str, is_lowered: bool) -> None:
     with decomposed([scope], [DecomposeGateUp(lambda *_: True)]):
         products = [node for node in scope.model.graph if node.op_type == "MatMul"]
         assert len(products) == 1 + is_halved
-        for one in found_by(family, scope):
+        for one in found_by(ANCHOR, scope):
             assert len(one.region.nodes) == 4 or not is_halved
             if is_lowered and is_halved:
                 assert one.signature is not None

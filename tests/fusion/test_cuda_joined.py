@@ -8,9 +8,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from ortkit.custom_ops.triton.gemm.split_k import ANCHOR
 from region_models import accept, found_by, scope_of
 
-from ortkit.fusion.gemm.cuda_split_k import family
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import lower_region
@@ -51,7 +51,7 @@ def model_of(rows: int, *, kind: str, has_sum: bool, depth: int = DEPTH) -> onnx
 
 
 def found_in(scope: Scope) -> list[Candidate]:
-    return found_by(family, scope, accept, CudaCostModel)
+    return found_by(ANCHOR, scope, accept, CudaCostModel)
 
 
 def outputs_of(proto: onnx.ModelProto) -> list[np.ndarray]:

@@ -7,12 +7,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from ortkit.custom_ops.triton.gemm import gemv, split_k
 from region_models import accept, found_by, scope_of
 
 from ortkit.fusion.decompose.pretranspose import PretransposeWeight
 from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.decompose.skip_norm import DecomposeSkipNorm
-from ortkit.fusion.gemm import cuda, cuda_split_k
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import lower_region
@@ -69,7 +69,7 @@ def model_of(body: str, types: str = "float16") -> onnx.ModelProto:
 
 
 def found_in(scope: Scope) -> list[Candidate]:
-    return found_by(cuda.family, scope)
+    return found_by(gemv.ANCHOR, scope)
 
 
 def lowered(
@@ -137,7 +137,7 @@ def test_products_of_one_row_pay_and_their_matrices_are_turned() -> None:
     body = f"<float16[64, 48] w = {{{bits}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
     scope = scope_of(from_text(f"{HEAD} g (float16[1, 64] x) => (float16[1, 48] y) {body}"))
     with decomposed([scope], [PretransposeWeight()]):
-        (one,) = found_by(cuda.family, scope, accept, CudaCostModel)
+        (one,) = found_by(gemv.ANCHOR, scope, accept, CudaCostModel)
         assert one.signature is not None
         assert [spec.shape for spec in one.signature.inputs] == [(48, 64), (1, 64)]
 
@@ -179,8 +179,8 @@ def test_sizes_that_are_not_known(shape: str) -> None:
     body = f"<float16[16, 24] w = {{{zeros}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
     scope = scope_of(from_text(f"{HEAD} g (float16[{shape}] x) => (float16[m] y) {body}"))
     with decomposed([scope], [DecomposeSkipNorm(), PretransposeWeight()]):
-        found = found_by(cuda.family, scope, accept, CudaCostModel)
-        assert not found_by(cuda_split_k.family, scope, accept, CudaCostModel)
+        found = found_by(gemv.ANCHOR, scope, accept, CudaCostModel)
+        assert not found_by(split_k.ANCHOR, scope, accept, CudaCostModel)
     assert all(one.signature is None or shape == "1, k" for one in found)
 
 
@@ -239,8 +239,8 @@ def test_many_rows_where_they_are_faster(
 ) -> None:
     scope = many_rows(shape, body, depth, columns)
     with decomposed([scope], [DecomposeSkipNorm(), PretransposeWeight()]):
-        found = found_by(cuda.family, scope, accept, CudaCostModel)
-        assert not found_by(cuda_split_k.family, scope, accept, CudaCostModel)
+        found = found_by(gemv.ANCHOR, scope, accept, CudaCostModel)
+        assert not found_by(split_k.ANCHOR, scope, accept, CudaCostModel)
     taken = [one for one in found if one.signature is not None]
     assert len(taken) == is_taken
     for one in taken:

@@ -7,10 +7,11 @@ import onnx
 import onnx.checker
 import onnx_ir as ir
 import pytest
+from ortkit.custom_ops.triton.attention.attention import ANCHOR
 from region_models import found_by, scope_of, search_of
 from test_cuda_attention import run
 
-from ortkit.fusion.attention.cuda import attention_region, family
+from ortkit.fusion.attention.cuda import attention_region
 from ortkit.fusion.decompose.rotary import DecomposeRotary
 from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.lower import lower_region
@@ -80,7 +81,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def lower_attention(scope: Scope) -> None:
-    (one,) = found_by(family, scope)
+    (one,) = found_by(ANCHOR, scope)
     assert one.signature is not None, one.reason
     assert lower_region(scope, one.region, one.signature, {})
 

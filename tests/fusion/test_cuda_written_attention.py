@@ -6,9 +6,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from ortkit.custom_ops.triton.attention.attention import ANCHOR
 from region_models import accept, found_by, run, scope_of, search_of
 
-from ortkit.fusion.attention.cuda import attention_region, family
+from ortkit.fusion.attention.cuda import attention_region
 from ortkit.fusion.decompose.attention import ComposeAttention
 from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.lower import lower_region
@@ -101,7 +102,7 @@ def checked(scope: Scope) -> onnx.ModelProto:
 def test_a_region_computes_what_was_written(name: str) -> None:
     scope = scope_of(ir.from_proto(model_of(name)), kind="cuda")
     with decomposed([scope], [ComposeAttention(takes)]):
-        (one,) = found_by(family, scope, judge)
+        (one,) = found_by(ANCHOR, scope, judge)
         assert one.signature is not None, one.reason
         assert set(one.region.inputs) <= {*scope.model.graph.inputs, one.region.inputs[-1]}
         assert lower_region(scope, one.region, one.signature, {})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import onnx
 import onnx.parser
@@ -11,7 +9,6 @@ import pytest
 from ortkit.custom_ops.tvm.gemm.nbits import ANCHOR
 from region_models import found_by
 
-from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
@@ -23,8 +20,6 @@ from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
-
-family = partial(grown, anchor=ANCHOR)
 
 DEPTH, COLUMNS = 128, 32
 NUMBERS = "K = 128, N = 32, bits = 4, block_size = 32, accuracy_level = 4"
@@ -54,7 +49,7 @@ def found(body: str, numbers: str = NUMBERS, operands: str = "x, w, s") -> list[
     scope = Scope(
         model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
     )
-    return found_by(family, scope, judge)
+    return found_by(ANCHOR, scope, judge)
 
 
 pytestmark = pytest.mark.skipif(cpu.machine() != "x86-64", reason="x86-64 has levels")

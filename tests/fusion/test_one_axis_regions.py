@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from ortkit.custom_ops.tvm.conv.one_axis import ANCHOR
 from region_models import HEAD, Eager, found_by, scope_of
 
-from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.build.library import refusal
 from ortkit.targets.target import Target
-
-family = partial(grown, anchor=ANCHOR)
 
 
 def found(
@@ -28,7 +23,7 @@ def found(
     held = f"float[{filters}] w = {{{ones}}}, float[{channels}] b = {{{ones[: 3 * channels - 2]}}}"
     scope = scope_of(from_text(f"{HEAD} g ({given}) => (z) <{held}> {{ {text} }}"))
     target = Target("cpu", "x86-64-v4")
-    return found_by(family, scope, lambda one: refusal(one, target), cost)
+    return found_by(ANCHOR, scope, lambda one: refusal(one, target), cost)
 
 
 CONV = "c = Conv <kernel_shape = [5], pads = [2, 2]> (x, w, b)"

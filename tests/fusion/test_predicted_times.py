@@ -8,38 +8,64 @@ import onnx
 import onnx_ir as ir
 import pytest
 from conv_nets import Net
+from ortkit.custom_ops.triton.gemm import gemv, split_k
+from ortkit.custom_ops.tvm.conv.direct import summed_ns
+from ortkit.custom_ops.tvm.conv.winograd import winograd_ns
 from region_models import accept, find, scope_of
 
 from ortkit.fusion.conv.chains import find_chains
-from ortkit.fusion.conv.cost import Sizes, block_cost, full_cost, minimal_cost
-from ortkit.fusion.gemm.cuda_small_m_cost import Shape, predict_products, predict_split_k
-from ortkit.fusion.gemm.cuda_tiled_cost import predict_batched, predict_tiled
+from ortkit.fusion.conv.cost import block_cost
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.kernels.anchor import Anchor, ProductSizes
+from ortkit.kernels.conv_anchor import ConvSizes
 
-LARGE = Shape(rows=2048, depth=1024, columns=1024, products=1, epilogue_ops=2, is_normed=False)
+LARGE = ProductSizes(rows=2048, depth=1024, columns=1024, epilogue_ops=2)
 
 
-def convolved(before: int, after: int, side: int, batch: int = 1) -> Sizes:
-    return Sizes((batch, before, side, side), (batch, after, side, side))
+def predict(anchor: Anchor, sizes: ProductSizes) -> Prediction | None:
+    assert anchor.estimate is not None
+    found = anchor.estimate("sm_90", sizes)
+    return None if found is None else Prediction(*found)
+
+
+def split(sizes: ProductSizes) -> Prediction | None:
+    return predict(split_k.ANCHOR, sizes)
+
+
+def batched(sizes: ProductSizes) -> Prediction | None:
+    return predict(gemv.BATCHED, sizes)
+
+
+def predict_products(sizes: ProductSizes) -> Prediction:
+    found = predict(gemv.ANCHOR, sizes)
+    assert found is not None
+    return found
+
+
+def convolved(before: int, after: int, side: int, batch: int = 1, taps: int = 9) -> ConvSizes:
+    image = side, side
+    return ConvSizes(
+        (batch, before, *image), (batch, after, *image), (after, before, taps // 3, 3)
+    )
 
 
 def test_winograd_computes_whole_tiles() -> None:
-    times = [minimal_cost(convolved(32, 64, side)) for side in (5, 8, 9)]
+    times = [winograd_ns(convolved(32, 64, side)) for side in (5, 8, 9)]
     assert times[0] == times[1] < times[2]
 
 
 def test_winograd_reads_its_source_once_for_each_panel_of_filters() -> None:
-    few, one_more, many = (minimal_cost(convolved(256, after, 32)) for after in (64, 65, 128))
+    few, one_more, many = (winograd_ns(convolved(256, after, 32)) for after in (64, 65, 128))
     assert one_more - few > 2 * (many - one_more) / 63  # the first filter of a second panel
 
 
-@pytest.mark.parametrize("cost", [minimal_cost, lambda sizes: full_cost(sizes, 9)])
+@pytest.mark.parametrize("cost", [winograd_ns, summed_ns])
 def test_four_images_take_as_long_as_one_of_twice_the_side(cost) -> None:
     small, large = convolved(32, 64, 8, batch=4), convolved(32, 64, 16)
     assert cost(small) == pytest.approx(cost(large))
 
 
-@pytest.mark.parametrize("cost", [minimal_cost, lambda sizes: full_cost(sizes, 9)])
+@pytest.mark.parametrize("cost", [winograd_ns, summed_ns])
 def test_a_convolution_takes_as_long_for_each_image(cost) -> None:
     one, two, three = (cost(convolved(32, 64, 8, batch)) for batch in (1, 2, 3))
     assert three - two == pytest.approx(two - one)
@@ -47,10 +73,10 @@ def test_a_convolution_takes_as_long_for_each_image(cost) -> None:
 
 
 def test_a_full_convolution_is_linear_in_filters_and_channels() -> None:
-    net = full_cost(convolved(32, 64, 8), 9)
-    assert full_cost(convolved(64, 64, 8), 9) == pytest.approx(2 * net)
-    assert full_cost(convolved(32, 128, 8), 9) == pytest.approx(2 * net)
-    assert full_cost(convolved(32, 64, 8), 18) == pytest.approx(2 * net)
+    net = summed_ns(convolved(32, 64, 8))
+    assert summed_ns(convolved(64, 64, 8)) == pytest.approx(2 * net)
+    assert summed_ns(convolved(32, 128, 8)) == pytest.approx(2 * net)
+    assert summed_ns(convolved(32, 64, 8, taps=18)) == pytest.approx(2 * net)
 
 
 def test_a_block_with_twice_the_filters_takes_twice_as_long() -> None:
@@ -96,15 +122,14 @@ def test_products_of_one_row_read_their_weights_and_start_once() -> None:
 def test_products_of_one_row_take_what_was_measured(
     depth: int, columns: int, epilogue_ops: int, before: float, after: float
 ) -> None:
-    shape = Shape(1, depth, columns, 1, epilogue_ops, is_normed=not epilogue_ops)
+    shape = ProductSizes(1, depth, columns, epilogue_ops=epilogue_ops, is_normed=not epilogue_ops)
     found = predict_products(shape)
     assert found.before_ns == pytest.approx(before * 1000, rel=0.1)
     assert found.after_ns == pytest.approx(after * 1000, rel=0.1)
 
 
-def test_more_rows_than_one_gain_nothing_there() -> None:
-    found = predict_products(replace(LARGE, rows=2))
-    assert found.before_ns == found.after_ns
+def test_a_few_rows_gain_nothing() -> None:
+    assert predict(gemv.ANCHOR, replace(LARGE, rows=2)) is None
 
 
 @pytest.mark.parametrize(
@@ -123,20 +148,20 @@ def test_more_rows_than_one_gain_nothing_there() -> None:
 def test_split_k_is_what_was_measured_or_between(
     rows: int | None, expected: tuple[float, float] | None
 ) -> None:
-    found = predict_split_k(replace(LARGE, rows=rows, depth=3072, columns=768))
+    found = split(replace(LARGE, rows=rows, depth=3072, columns=768))
     assert found == (None if expected is None else Prediction(*expected))
 
 
 @pytest.mark.parametrize(("depth", "columns"), [(2303, 768), (3 * 255, 255), (3 * 1281, 1281)])
 def test_split_k_of_other_weights_was_not_measured(depth: int, columns: int) -> None:
-    assert predict_split_k(replace(LARGE, rows=16, depth=depth, columns=columns)) is None
+    assert split(replace(LARGE, rows=16, depth=depth, columns=columns)) is None
 
 
 def test_split_k_takes_the_times_of_the_nearest_weight() -> None:
     wide = replace(LARGE, rows=128, depth=4096, columns=1024)
-    assert predict_split_k(wide) == Prediction(11050, 9190)
-    assert predict_split_k(replace(wide, depth=4000)) == Prediction(11050, 9190)
-    assert predict_split_k(replace(wide, depth=1536, columns=384)) == Prediction(7100, 5540)
+    assert split(wide) == Prediction(11050, 9190)
+    assert split(replace(wide, depth=4000)) == Prediction(11050, 9190)
+    assert split(replace(wide, depth=1536, columns=384)) == Prediction(7100, 5540)
 
 
 def test_sizes_that_are_not_known_are_taken_for_several() -> None:
@@ -144,18 +169,18 @@ def test_sizes_that_are_not_known_are_taken_for_several() -> None:
         each = [one for one in found if one is not None]
         return sum(one.before_ns for one in each), sum(one.after_ns for one in each)
 
-    known = [predict_tiled(replace(LARGE, rows=rows)) for rows in (128, 512, 2048, 8192)]
-    assert total([predict_tiled(replace(LARGE, rows=None))]) == pytest.approx(total(known))
+    known = [predict(gemv.ANCHOR, replace(LARGE, rows=rows)) for rows in (128, 512, 2048, 8192)]
+    assert total([predict(gemv.ANCHOR, replace(LARGE, rows=None))]) == pytest.approx(total(known))
     head = replace(LARGE, rows=128, depth=128, columns=128)
-    counts = [predict_batched(replace(head, count=count)) for count in (4, 32)]
-    assert total([predict_batched(replace(head, count=None))]) == pytest.approx(total(counts))
+    counts = [batched(replace(head, count=count)) for count in (4, 32)]
+    assert total([batched(replace(head, count=None))]) == pytest.approx(total(counts))
 
 
 def test_tiles_that_run_at_once_take_the_time_of_one() -> None:
     """132 tiles of 64 x 128 keep every multiprocessor of an H100 busy once."""
     deep = replace(LARGE, rows=11 * 64, depth=4096, epilogue_ops=1)
-    fewer, all_ = (predict_tiled(replace(deep, columns=count * 128)) for count in (11, 12))
-    more = predict_tiled(replace(deep, columns=13 * 128))
+    fewer, all_ = (predict(gemv.ANCHOR, replace(deep, columns=count * 128)) for count in (11, 12))
+    more = predict(gemv.ANCHOR, replace(deep, columns=13 * 128))
     assert fewer is not None
     assert all_ is not None
     assert more is not None

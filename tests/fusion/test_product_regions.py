@@ -10,10 +10,9 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
+from ortkit.custom_ops.tvm.gemm.fp32 import ANCHOR, RATES, rates_at
 from region_models import feeds_of, found_by, run, scope_of
 
-from ortkit.fusion.gemm.cpu_fp32_cost import LEVELS, RATES, rates_on
-from ortkit.fusion.gemm.cpu_fp32_regions import family
 from ortkit.fusion.plan import compile_regions
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
@@ -23,7 +22,7 @@ from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
 runs_wide = pytest.mark.skipif(
-    missing_toolchain() is not None or not Target().resolved().level.startswith(LEVELS),
+    missing_toolchain() is not None or not Target().resolved().level.startswith(ANCHOR.level),
     reason="products are for processors with AVX-512",
 )
 
@@ -49,8 +48,8 @@ def model_of(
 
 
 def found(proto: onnx.ModelProto) -> tuple[Scope, list[Candidate]]:
-    scope = scope_of(ir.from_proto(proto), level=LEVELS)
-    return scope, found_by(family, scope)
+    scope = scope_of(ir.from_proto(proto), level=ANCHOR.level)
+    return scope, found_by(ANCHOR, scope)
 
 
 def reasons(proto: onnx.ModelProto) -> list[str]:
@@ -180,9 +179,9 @@ def test_products_of_one_matrix_share_it(tmp_path: Path) -> None:
 def test_a_product_that_is_denied_stays_as_it_is(tmp_path: Path) -> None:
     proto = model_of("m = Gemm(x, w, b)  y = Relu(m)", b=192)
     model = ir.from_proto(proto)
-    scope = scope_of(model, ["fuse-regions:product_relu:y"], level=LEVELS)
+    scope = scope_of(model, ["fuse-regions:product_relu:y"], level=ANCHOR.level)
     reports, library, _ = compile_regions(
-        [scope], tmp_path / "a.ops.so", "tvm", Target("cpu", LEVELS), lambda *_: None
+        [scope], tmp_path / "a.ops.so", "tvm", Target("cpu", ANCHOR.level), lambda *_: None
     )
     assert library is None
     assert [one.emitted_as for one in reports if "product" in one.kind] == [None]
@@ -249,7 +248,7 @@ def test_rates_are_those_of_the_microarchitecture_where_it_is_the_target(
 ) -> None:
     monkeypatch.setattr(cpu, "native_microarchitecture", lambda: known)
     monkeypatch.setattr(cpu, "native_level", lambda: "x86-64-v4-bf16")
-    assert rates_on(Target("cpu", level)) is RATES[rates]
+    assert rates_at(Target("cpu", level).resolved().level) is RATES[rates]
 
 
 def test_every_microarchitecture_has_rates_of_every_number_of_rows_and_panel() -> None:

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "comparison": "graph/* isolation kernels measure operators runtime/* verify/*",
     "custom_ops": "",
     "custom_ops/examples": "__init__",
-    "custom_ops/examples/cpu": "custom_ops/tvm/gemm custom_ops/tvm/tile targets",
+    "custom_ops/examples/cpu": "custom_ops/tvm/tile",
     "custom_ops/examples/gpu": "",
     "custom_ops/forms": (
         "custom_ops/tvm/tile kernels kernels/layouts kernels/region kernels/triton"
@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "custom_ops/triton/conv": "custom_ops/forms custom_ops/triton kernels kernels/triton",
     "custom_ops/triton/gemm": (
         "custom_ops/forms custom_ops/triton custom_ops/triton/conv kernels kernels/region"
-        " kernels/triton"
+        " kernels/triton kernels/tuning"
     ),
     "custom_ops/tvm": "kernels kernels/layouts kernels/region kernels/tvm targets",
     "custom_ops/tvm/attention": (
@@ -70,11 +70,12 @@ MAY_IMPORT = {
         " graph/* kernels/* ops/* rewrite targets"
     ),
     "fusion/attention": "fusion/regions graph/* kernels/* operators ops/* rewrite",
-    "fusion/conv": "fusion/regions graph/* kernels/* rewrite targets",
+    "fusion/conv": "analysis fusion/int8 fusion/regions graph/* kernels/* rewrite targets",
     "fusion/decompose": "fusion/attention fusion/gemm fusion/regions ops/* rewrite",
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
+    "fusion/int8": "analysis fusion/regions graph/* kernels/* rewrite",
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
     "genai": "graph/* isolation kernels optimization runtime verify",
     "graph": "operators",
@@ -159,9 +160,9 @@ FACE = {
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
     "fusion/conv": "block bodies borders chains cuda_layout finder",
-    "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
+    "fusion/int8": "filters products",
     "fusion/regions": (
-        "access cost_model describe duplicate members region report search select sizes"
+        "access cost_model describe duplicate members packed region report search select sizes"
     ),
     "graph/analysis": (
         "channels_last cost diff flops inspection provenance summary value_names weights"
@@ -176,7 +177,7 @@ FACE = {
     "graph/shapes/rules": "call",
     "graph/symbolic": "dims text",
     "kernels/build": "cache compiler library",
-    "kernels/layouts": "bf16_blocks conv_filters fp32_panels int8_panels prepack",
+    "kernels/layouts": "bf16_blocks conv_filters fp32_panels int8_panels",
     "kernels/link": "csource linker manifest named_ops",
     "kernels/region": "dtypes emitter ops reader vectormath views",
     "kernels/triton": (

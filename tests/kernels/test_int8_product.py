@@ -13,7 +13,7 @@ from fused_model import fused_model, session
 from int8_models import MODELS, Net
 from ortkit.custom_ops.tvm.gemm.int8 import ANCHOR, Int8Product, match
 
-from ortkit.fusion.gemm.int8_products import find_product
+from ortkit.fusion.int8.products import find_product
 from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import cost_model_of
 from ortkit.fusion.regions.duplicate import Candidate

@@ -82,12 +82,13 @@ def quantized(
 
 
 def absorbed(model: onnx.ModelProto) -> Counter[str]:
-    """What int8 matrix products on kernels of ours stand for, by ONNX Runtime's operators."""
+    """What int8 kernels of ours stand for, by ONNX Runtime's operators."""
     found: Counter[str] = Counter()
     bodies = {function.name: function for function in model.functions}
     for node in model.graph.node:
-        if node.op_type.startswith("int8_product"):
-            found["QLinearMatMul"] += 1
+        if node.op_type.startswith(("int8_conv", "int8_product")):
+            is_product = node.op_type.startswith("int8_product")
+            found["QLinearMatMul" if is_product else "QLinearConv"] += 1
             found += Counter(
                 one.op_type for one in bodies[node.op_type].node if one.op_type == "QLinearAdd"
             )

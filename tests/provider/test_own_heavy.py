@@ -11,9 +11,9 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
+from ortkit.custom_ops.tvm.gemm.fp32 import ANCHOR
 
-from ortkit.fusion.gemm.cpu_fp32_cost import LEVELS
-from ortkit.fusion.gemm.cpu_fp32_regions import family
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.search import Search
 from ortkit.graph.shapes.infer import Shapes
@@ -36,9 +36,9 @@ from tests.provider.own_programs import ProgramError, run_program, worst_error
 
 pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")
 EPSILON = 2.0**-23
-WIDE = Target("cpu", LEVELS)
+WIDE = Target("cpu", ANCHOR.level)
 runs_wide = pytest.mark.skipif(
-    missing_toolchain() is None and not Target().resolved().level.startswith(LEVELS),
+    missing_toolchain() is None and not Target().resolved().level.startswith(ANCHOR.level),
     reason="products are for processors with AVX-512",
 )
 
@@ -255,7 +255,8 @@ def test_no_node_is_in_two_groups() -> None:
     cost = CostModel(scope, load_calibration())
     assembler = Assembler(scope, Known(model.graph, scope), lambda _: None, cost)
     claimer = Claimer(model, Cuts(model), assembler)
-    (one,) = family(Search(scope, scope.root, lambda _: None, cost, in_place=False))
+    search = Search(scope, scope.root, lambda _: None, cost, in_place=False)
+    (one,) = grown(search, ANCHOR)
     assert claimer.claim(assembler.held(one)) is None
     assert claimer.claim(assembler.held(one)) == Refused("nodes of it belong to another group")
     assert len(claimer.run().claims) == 1

@@ -108,7 +108,7 @@ def test_a_trial_without_time_or_feedable_inputs_still_answers(tmp_path: Path) -
     text = """<ir_version: 10, opset_import: ["" : 20]>
         g (seq(float[n]) s) => (float[m] y) { y = ConcatFromSequence<axis=0>(s) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
-    found = try_model(tmp_path / "m.onnx", TrialOptions(level=0, seconds=5))
+    found = try_model(tmp_path / "m.onnx", TrialOptions(level=0, seconds=60))
     assert (found.before, found.speedup, found.outlook) == (None, None, ())
     assert any("cannot be fed for timing" in note for note in found.notes)
     assert found.checked.verdict in ("yes", "not possible"), found.checked.reason
@@ -120,7 +120,7 @@ def test_given_inputs_are_run(tmp_path: Path) -> None:
         g (float[n] x) => (float[n] y) { y = Tanh(x) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     np.savez(tmp_path / "in.npz", x=np.ones(5, np.float32))
-    options = TrialOptions(level=0, seconds=20, inputs=tmp_path / "in.npz")
+    options = TrialOptions(level=0, seconds=120, inputs=tmp_path / "in.npz")
     found = try_model(tmp_path / "m.onnx", options)
     assert found.inputs == {"x": (5,)}
     assert found.before is not None and found.before.rounds > 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
@@ -10,8 +12,12 @@ import pytest
 from small_models import model, random_weights
 
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
+from ortkit.verify.exchange import write_feeds
+from ortkit.verify.judging import judge
 from ortkit.verify.pair import verify_models
-from ortkit.verify.perturbation import perturb
+from ortkit.verify.perturbation import RUNS, perturb
+from ortkit.verify.reference import Reference
+from ortkit.verify.sessions import SessionResult
 from ortkit.verify.verifier import Verifier
 from ortkit.verify.widening import widened
 
@@ -189,3 +195,34 @@ def test_numbers_far_larger_than_their_row_are_moved_as_they_are_judged() -> Non
     assert compare_conditioned("y", want, got, LIMITS, spread(want, moved)).equal
     got[0, 0] *= np.float32(1 + 200 * EPS)
     assert not compare_conditioned("y", want, got, LIMITS, spread(want, moved)).equal
+
+
+@pytest.mark.parametrize(
+    ("off", "verdict", "counts"),
+    [(100.0, True, []), (1200.0, True, [8]), (3e3, True, [8, 32]), (6e3, False, [8, 32]),
+     (2e4, False, [8])],
+)  # fmt: skip
+def test_an_output_that_is_little_off_is_judged_by_more_runs(
+    off: float, verdict: bool, counts: list[int], tmp_path: Path
+) -> None:
+    """Twice what 8 runs move it are 2,000 epsilons, of 32 runs 4,000."""
+    want = np.ones((4, 8), np.float32)
+    made: list[int] = []
+
+    def runs(_feeds: Path, _unit: float, count: int) -> list[dict[str, np.ndarray]]:
+        made.append(count)
+        return [{"y": want + np.float32((1000 if count == RUNS else 2000) * EPS)}]
+
+    for name in ("plain", "optimized"):
+        write_feeds(tmp_path / name / "set", {"y": want + np.float32(off * EPS)})
+    write_feeds(tmp_path / "own" / "set", {"y": want})
+    session = SessionResult(outputs=("y",), is_loaded=True, done=["set"])
+    reference = SimpleNamespace(
+        sessions=[session, session], own_problem="", feeds=[tmp_path / "set"], outputs=("y",),
+        inputs=(), excluded=(), coarsest="float32", expected=lambda _: {"y": want}, runs=runs,
+        optimized=tmp_path / "own", perturbed=SimpleNamespace(is_late=False), tolerance=None,
+    )  # fmt: skip
+    found = judge(cast("Reference", reference), tmp_path, [session, session])
+    assert (found.reason == "") is verdict, found.reason
+    assert made[: len(counts)] == counts
+    assert set(made) == set(counts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.cuda import Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
@@ -125,6 +126,9 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
         return Refused(f"attention of more than {_MOST_HEADS} heads or samples")
     reason = why_not_appended(form) if form.caches else None
     return Attention(form) if reason is None else Refused(reason)
+
+
+ANCHOR = Anchor("attention", regions="ortkit.fusion.attention.cuda:regions")
 
 
 def _is_cut(extent: Extent, block: int, *, is_whole: bool) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.kernels.tuning.gemm_times import LAUNCH_NS, SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
 from ortkit.refusal import Refused
 
 from ...forms.conv_half import epilogue_text
@@ -22,10 +24,12 @@ from .gemv_tiles import Strip
 
 #: Steps of twice as many numbers as in half precision are as many bytes.
 _TIMES = 2
-#: Rows that the tensor cores take as the right factor; elements of the rows' statistics.
-SMALL_M_MAX, _STATISTICS = 16, 256
+#: Elements of the rows' statistics.
+_STATISTICS = 256
 #: Up to this N a block of a GEMV has two columns.
 _NARROW = 2560
+#: What rows may be that are not known.
+_ROWS = (128, 512, 2048, 8192)
 
 
 @dataclass(frozen=True)
@@ -139,3 +143,25 @@ def match(
     if not is_narrow(found):
         return Refused("more than one row in half precision, and a weight in fp8")
     return Fp8TiledGemm(found) if fits(found.columns) else Refused("products of too many columns")
+
+
+def estimate(_: str, sizes: ProductSizes) -> tuple[float, float] | None:
+    """Return what products take as nodes, and as one kernel.
+
+    ONNX Runtime has no product of such numbers: DequantizeLinear writes the matrix, and the rows,
+    in half precision first, and cuBLAS reads that. None where there is no kernel: large M in half
+    precision.
+    """
+    if not sizes.is_narrow and (sizes.rows is None or sizes.rows > SMALL_M_MAX):
+        return None
+    before = after = 0.0
+    launches = (bool(sizes.epilogue_ops) + sizes.is_normed) * LAUNCH_NS
+    for rows in _ROWS if sizes.rows is None else (sizes.rows,):
+        each = half_ns(rows, sizes.depth, sizes.columns)
+        each += rounding_ns(sizes.depth * sizes.columns)
+        before += sizes.products * each + launches
+        after += fp8_ns(rows, sizes.depth, sizes.columns * sizes.products)
+    return before, after
+
+
+ANCHOR = Anchor("product", regions="ortkit.fusion.gemm.cuda_fp8:products", estimate=estimate)

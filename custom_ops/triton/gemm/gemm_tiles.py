@@ -59,7 +59,8 @@ _MIDDLE = Tile(64, 128, 64, 8, is_early=True)
 _BESIDE = Tile(64, 128, 64, 4, is_early=True, limit=128)
 #: One tile a multiprocessor where two of those side by side would not do: deep ones are ahead.
 _DEEP = Tile(64, 128, 64, 6, is_early=True, rest=64)
-_LEAST_DEPTH = 1536
+#: What is deep.
+LEAST_DEPTH = 1536
 #: Clusters of two blocks whose columns are copied once were tried: 135.0 us where this takes 136.1
 #: (16,384 x 768 x 3,072 and GELU), and slower from 6,304 rows down.
 _LARGE = Tile(128, 128, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
@@ -94,7 +95,7 @@ def tiles_of(
         found = [replace(_PAIR, most_rows=_MOST_OF_PAIR), _LARGE_PAIR]
     else:
         # One tile a multiprocessor, or two side by side.
-        deep = [(_DEEP, 1)] if rows is not None and depth >= _LEAST_DEPTH else []
+        deep = [(_DEEP, 1)] if rows is not None and depth >= LEAST_DEPTH else []
         few = [(_SMALL, 1), (_MIDDLE, 1), *deep, (_BESIDE, 2)] if count is not None else []
         found = [
             replace(tile, most_rows=_rows_of(tile, tiles * PROCESSORS, columns, count or 1))

@@ -6,9 +6,10 @@ rows are kept as the filter is high, of some channels: they stay in the nearest 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # The rows that are kept lie on the stack of whichever thread runs.
 _MOST_SCRATCH = 64 * 1024 // 4
+# Smaller values in between stay in the second level of cache as they are: float32 of one image.
+_LEAST_BETWEEN = 128 * 1024
 # The part of the rows that may be computed twice, in two bands of an image.
 _TWICE = 0.08
 _PICOSECONDS_PER_TAP = 25
@@ -224,6 +227,18 @@ def match(signature: RegionSignature) -> ExpandDepthwise | Refused | None:
         body, x, False, None, str(second.input[1]), biases[1], groups, windows[1], outer, result
     )
     return _checked(expand, filtered)
+
+
+def pays(between: Sequence[int], kernel: Sequence[int], strides: Sequence[int]) -> bool:
+    """Say whether two convolutions are worth a kernel.
+
+    Args:
+        between: Channels, height and width of the first one's result.
+        kernel: Of the second one's filter.
+        strides: Of it.
+    """
+    fits = kernel[0] >= strides[0] and kernel[0] * between[2] * VECTOR <= _MOST_SCRATCH
+    return fits and prod(between) >= _LEAST_BETWEEN
 
 
 def _checked(expand: Convolution, filtered: Convolution) -> ExpandDepthwise | Refused:

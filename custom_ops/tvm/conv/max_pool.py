@@ -1,8 +1,9 @@
-"""Largest values of windows of NHWC tensors: vectors of channels, in float32 or bfloat16."""
+"""Largest values of windows of NHWC tensors: vectors of channels, of floats or bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
@@ -86,8 +87,36 @@ class MaxPool:
                 ) -> None:  # fmt: skip
                     self._block(e, (x, start + at), (y, to + at), lanes, taps)
 
+                if self._dtype == "uint8":
+                    block = partial(self._bytes, e, (x, start), (y, to), (down, across))
                 e.each_block(channels, block)
         return e.function()
+
+    def _bytes(
+        self,
+        e: TileEmitter,
+        source: tuple[Buffer, Expr],
+        sink: tuple[Buffer, Expr],
+        taps: tuple[tuple[Expr, Expr], tuple[Expr, Expr]],
+        at: Expr,
+        lanes: int,
+    ) -> None:
+        """Write the largest of some channels of bytes; see `_block`."""
+        (x, start), (y, to), (down, across) = source, sink, taps
+        _, width, channels = self._image
+        steps = [e.i64(step) for step in self.window.dilations]
+        largest = e.local(lanes, "uint8")
+        with e.lanes(lanes) as lane:
+            e.store(largest, e.u8(0), lane)
+        with e.loop(down[1] - down[0]) as number:
+            line = start + at + (down[0] + number) * steps[0] * e.i64(width * channels)
+            line = e.share(line)
+            with e.loop(across[1] - across[0]) as other:
+                place = e.share(line + (across[0] + other) * steps[1] * e.i64(channels))
+                with e.lanes(lanes) as lane:
+                    e.store(largest, e.tir.max(largest[lane], x[place + lane]), lane)
+        with e.lanes(lanes) as lane:
+            e.store(y, largest[lane], to + at + lane)
 
     def _block(
         self,
@@ -143,10 +172,10 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
     if len(signature.inputs) != 1 or len(signature.outputs) != 1:
         return None
     given, made = signature.inputs[0], signature.outputs[0]
-    if given.dtype != made.dtype or given.dtype not in ("float32", "bfloat16"):
+    if given.dtype != made.dtype or given.dtype not in ("float32", "bfloat16", "uint8"):
         return None
     source = body.transposed(pool.input[0], TO_NCHW)
-    if source is None or wide_input(body, source) is None or _result(body) != pool.output[0]:
+    if source is None or _read(body, source) is None or _result(body) != pool.output[0]:
         return None
     if len(pool.output) > 1 or integer(pool, "storage_order", 0):
         return Refused("a pooling that gives places too")
@@ -156,6 +185,15 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
     if 0 in (*given.shape, *made.shape) or min(*window.strides, *window.dilations) < 1:
         return Refused("a pooling of nothing")
     return MaxPool(signature, window)
+
+
+def _read(body: Body, source: str) -> int | None:
+    """Return the input that is pooled, widened if it is bfloat16."""
+    return (
+        body.inputs.get(source)
+        if body.signature.inputs[0].dtype == "uint8"
+        else wide_input(body, source)
+    )
 
 
 def _result(body: Body) -> str | None:

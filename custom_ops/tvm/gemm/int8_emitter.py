@@ -6,6 +6,7 @@ products are added up (pmaddwd), which no operands saturate: sums of two lie in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,79 @@ def _pairs(width: int, instruction: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def _unpacked(name: str, width: int, lane: int, first: int) -> str:
+    """Return a shuffle of two vectors: neighbours of each 128 bits from `first` on, in turn."""
+    lanes = ", ".join(
+        f"i32 {block * lane + first + at // 2 + (at % 2) * width}"
+        for block in range(width // lane)
+        for at in range(lane)
+    )
+    return f"{name}, <{width} x i32> <{lanes}>"
+
+
+def _interleaved(width: int) -> str:
+    """Return functions that put four vectors of bytes side by side, part by part of 128 bits."""
+    words, parts = width // 2, []
+    for part in range(4):
+        half, quarter = part // 2, part % 2
+        lines = [
+            f"define internal <{width} x i8> @ortkit_mixed{width}_{part}(<{width} x i8> %a,"
+            f" <{width} x i8> %b, <{width} x i8> %c, <{width} x i8> %d) alwaysinline {{"
+        ]
+        for name, (one, other) in (("x", "ab"), ("y", "cd")):
+            operands = f"<{width} x i8> %{one}, <{width} x i8> %{other}"
+            lines += [
+                f"  %{name} = shufflevector {_unpacked(operands, width, 16, half * 8)}",
+                f"  %{name}w = bitcast <{width} x i8> %{name} to <{words} x i16>",
+            ]
+        operands = f"<{words} x i16> %xw, <{words} x i16> %yw"
+        lines += [
+            f"  %z = shufflevector {_unpacked(operands, words, 8, quarter * 4)}",
+            f"  %result = bitcast <{words} x i16> %z to <{width} x i8>",
+            f"  ret <{width} x i8> %result",
+            "}",
+        ]
+        parts.append("\n".join([*lines, ""]))
+    return "".join(parts)
+
+
+def _blocks(number: int) -> str:
+    """Return the function of the given blocks of 128 bits of four vectors of int32."""
+
+    def shuffle(name: str, a: str, b: str, *, odd: bool) -> str:
+        places = [4 * block + lane for block in (1, 3) for lane in range(4)]
+        places = places if odd else [place - 4 for place in places]
+        lanes = ", ".join(f"i32 {place}" for place in (*places, *(16 + p for p in places)))
+        kind = "<16 x i32>"
+        return f"  %{name} = shufflevector {kind} %{a}, {kind} %{b}, {kind} <{lanes}>"
+
+    return "\n".join(
+        [
+            f"define internal <16 x i32> @ortkit_blocks{number}(<16 x i32> %a, <16 x i32> %b,"
+            " <16 x i32> %c, <16 x i32> %d) alwaysinline {",
+            shuffle("x", "a", "b", odd=bool(number % 2)),
+            shuffle("y", "c", "d", odd=bool(number % 2)),
+            shuffle("result", "x", "y", odd=number > 1),
+            "  ret <16 x i32> %result",
+            "}",
+            "",
+        ]
+    )
+
+
+#: Four bytes of each of 16 lanes, of four vectors of 16.
+_MIXED = f"""{_interleaved(16)}
+define internal <64 x i8> @ortkit_mixed16(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d) alwaysinline {{
+  %p = call <16 x i8> @ortkit_mixed16_0(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d)
+  %q = call <16 x i8> @ortkit_mixed16_1(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d)
+  %r = call <16 x i8> @ortkit_mixed16_2(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d)
+  %s = call <16 x i8> @ortkit_mixed16_3(<16 x i8> %a, <16 x i8> %b, <16 x i8> %c, <16 x i8> %d)
+  %low = shufflevector <16 x i8> %p, <16 x i8> %q, {_numbers(0, 32)}
+  %high = shufflevector <16 x i8> %r, <16 x i8> %s, {_numbers(0, 32)}
+  %result = shufflevector <32 x i8> %low, <32 x i8> %high, {_numbers(0, 64)}
+  ret <64 x i8> %result
+}}
+{_interleaved(64)}{"".join(map(_blocks, range(4)))}"""  # noqa: E501
 _AVX2 = _pairs(16, "llvm.x86.avx2.pmadd.wd")
 _AVX512 = _pairs(32, "llvm.x86.avx512.pmaddw.d.512")
 _FUNCTIONS = """
@@ -84,6 +158,89 @@ define internal <16 x float> @ortkit_fence(<16 x float> %x) alwaysinline {
 """  # noqa: E501
 
 
+def _lookup() -> str:
+    """Return the function that reads a table of 256 bytes: as 128 pairs, of which one half."""
+    first = ", ".join(f"i32 {min(lane, VECTOR)}" for lane in range(2 * VECTOR))
+    low, words = _numbers(0, VECTOR), "<32 x i16>"
+    permute = "@llvm.x86.avx512.vpermi2var.hi.512"
+    lines = [
+        f"declare {words} {permute}({words}, {words}, {words})",
+        "define internal <16 x i32> @ortkit_lookup(<16 x i32> %q, ptr %table) alwaysinline {",
+        "  %pair = lshr <16 x i32> %q, splat (i32 1)",
+        "  %narrow = trunc <16 x i32> %pair to <16 x i16>",
+        "  %at = shufflevector <16 x i16> %narrow, <16 x i16> zeroinitializer,"
+        f" <32 x i32> <{first}>",
+    ]
+    for part in range(4):
+        lines += [
+            f"  %p{part} = getelementptr i8, ptr %table, i64 {64 * part}",
+            f"  %t{part} = load {words}, ptr %p{part}, align 1",
+        ]
+    for name, part in (("a", 0), ("b", 2)):
+        lines += [
+            f"  %{name}w = call {words} {permute}({words} %t{part}, {words} %at,"
+            f" {words} %t{part + 1})",
+            f"  %{name} = shufflevector {words} %{name}w, {words} poison, {low}",
+        ]
+    lines += [
+        "  %is_low = icmp ult <16 x i32> %q, splat (i32 128)",
+        "  %both = select <16 x i1> %is_low, <16 x i16> %a, <16 x i16> %b",
+        "  %wide = zext <16 x i16> %both to <16 x i32>",
+        "  %odd = and <16 x i32> %q, splat (i32 1)",
+        "  %by = shl <16 x i32> %odd, splat (i32 3)",
+        "  %moved = lshr <16 x i32> %wide, %by",
+        "  %byte = and <16 x i32> %moved, splat (i32 255)",
+        "  ret <16 x i32> %byte",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _nearest_within(width: int, minimum: str, maximum: str, convert: str) -> str:
+    """Return the function that rounds 16 float32 in a range, in vectors of `width`.
+
+    As one instruction each: what LLVM makes of the general ones is twice as many.
+    """
+    parts, floats, whole = VECTOR // width, f"<{width} x float>", f"<{width} x i32>"
+    is_wide = width == VECTOR
+    rounding = ", i32 4" if is_wide else ""
+    lines = [
+        f"declare {floats} @{minimum}({floats}, {floats}{', i32' if is_wide else ''})",
+        f"declare {floats} @{maximum}({floats}, {floats}{', i32' if is_wide else ''})",
+        f"declare {whole} @{convert}({floats}{f', {whole}, i16, i32' if is_wide else ''})",
+        "define internal <16 x i32> @ortkit_nearest_within(<16 x float> %x, <16 x float> %low,"
+        " <16 x float> %high) alwaysinline {",
+    ]
+    for part in range(parts):
+        lines += [
+            f"  %{name}{part} = shufflevector <16 x float> %{name}, <16 x float> poison,"
+            f" {_numbers(part * width, width)}"
+            for name in ("x", "low", "high")
+        ]
+        rest = f", {whole} zeroinitializer, i16 -1, i32 4" if is_wide else ""
+        lines += [
+            f"  %a{part} = call {floats} @{maximum}({floats} %x{part}, {floats} %low{part}"
+            f"{rounding})",
+            f"  %b{part} = call {floats} @{minimum}({floats} %a{part}, {floats} %high{part}"
+            f"{rounding})",
+            f"  %r{part} = call {whole} @{convert}({floats} %b{part}{rest})",
+        ]
+    if is_wide:
+        return "\n".join([*lines, "  ret <16 x i32> %r0", "}", ""])
+    both = f"  %both = shufflevector {whole} %r0, {whole} %r1, {_numbers(0, VECTOR)}"
+    return "\n".join([*lines, both, "  ret <16 x i32> %both", "}", ""])
+
+
+_NEAREST_AVX2 = _nearest_within(
+    8, "llvm.x86.avx.min.ps.256", "llvm.x86.avx.max.ps.256", "llvm.x86.avx.cvt.ps2dq.256"
+)
+_NEAREST_AVX512 = _nearest_within(
+    16, "llvm.x86.avx512.min.ps.512", "llvm.x86.avx512.max.ps.512",
+    "llvm.x86.avx512.mask.cvtps2dq.512",
+)  # fmt: skip
+
+
 @dataclass
 class Int8Emitter(NBitsEmitter):
     """One kernel for a level of processors from AVX2 on."""
@@ -91,18 +248,24 @@ class Int8Emitter(NBitsEmitter):
     @property
     def llvm(self) -> tuple[str, ...]:
         """Modules of LLVM with functions that the kernel calls."""
-        pairs = _AVX512 if "-v4" in self.processor else _AVX2
-        return (*super().llvm, _FUNCTIONS, *(() if self.has_dot4 else (pairs,)))
+        pairs = _AVX512 if self._has_avx512 else _AVX2
+        lookup = (_lookup(), _NEAREST_AVX512) if self._has_avx512 else (_NEAREST_AVX2,)
+        return (*super().llvm, _FUNCTIONS, *lookup, _MIXED if self.has_dot4 else pairs)
+
+    @property
+    def _has_avx512(self) -> bool:
+        return "-v4" in self.processor
 
     @property
     def has_dot4(self) -> bool:
         """Whether four products are added up at once."""
         return has_bf16(self.processor)
 
-    def begin_sum(self) -> Buffer:
-        """Declare the sums of 16 columns: 0."""
+    def begin_sum(self, start: Expr | None = None) -> Buffer:
+        """Declare the sums of 16 columns: 0, or what is given."""
         total = self.local(VECTOR, "int32")
-        self.store_row(total, self.tir.Broadcast(self.i32(0), VECTOR), 0, VECTOR)
+        zero = self.tir.Broadcast(self.i32(0), VECTOR)
+        self.store_row(total, zero if start is None else start, 0, VECTOR)
         return total
 
     def add_fours(self, total: Buffer, four: Expr, weights: Expr) -> None:
@@ -128,6 +291,37 @@ class Int8Emitter(NBitsEmitter):
         new = self.tir.call_extern("int32x16", "ortkit_pairs", self.sums(total), both, weights)
         self.store_row(total, new, 0, VECTOR)
 
+    def add_mixed(self, total: Buffer, values: Expr, weights: Expr) -> None:
+        """Add to the sums of 16 lanes: of each, four bytes times four; see `mixed`."""
+        self.store_row(total, self.dot4(self.sums(total), values, weights), 0, VECTOR)
+
+    def add_two(self, total: Buffer, values: Sequence[Expr], weights: Expr) -> None:
+        """Add to the sums of 16 lanes.
+
+        Args:
+            total: The sums.
+            values: Two vectors of 16 numbers of 16 bits.
+            weights: Two numbers of 16 bits for each lane, side by side.
+        """
+        lanes = [lane // 2 + lane % 2 * VECTOR for lane in range(2 * VECTOR)]
+        both = self.shuffled(values[0], values[1], lanes)
+        new = self.tir.call_extern("int32x16", "ortkit_pairs", self.sums(total), both, weights)
+        self.store_row(total, new, 0, VECTOR)
+
+    def mixed(self, four: Sequence[Expr], part: int | None = None) -> Expr:
+        """Return 64 bytes: of each lane those of four vectors, side by side.
+
+        Args:
+            four: Vectors of 16 bytes; of 64, if a part is given.
+            part: Which four neighbours of every 16 lanes are wanted.
+        """
+        name = "ortkit_mixed16" if part is None else f"ortkit_mixed64_{part}"
+        return self.tir.call_extern("uint8x64", name, *four)
+
+    def blocks(self, four: Sequence[Expr], number: int) -> Expr:
+        """Return 16 int32: four neighbours of each of four vectors, from 4 `number` on."""
+        return self.tir.call_extern("int32x16", f"ortkit_blocks{number}", *four)
+
     def widened(self, weights: Expr) -> list[Expr]:
         """Return the first and second pairs of 64 bytes of int8, in 16 bits."""
         names = "ortkit_first_pair", "ortkit_second_pair"
@@ -136,6 +330,21 @@ class Int8Emitter(NBitsEmitter):
     def sums(self, total: Buffer) -> Expr:
         """Return the sums of 16 columns, int32."""
         return self.row(total, 0, VECTOR)
+
+    def looked_up(self, table: Buffer, values: Expr) -> Expr:
+        """Return what a table of 256 bytes has for 16 bytes; both are int32."""
+        if self._has_avx512:
+            place = self.tir.address_of(table[self.i64(0)])
+            return self.tir.call_extern(f"int32x{VECTOR}", "ortkit_lookup", values, place)
+        places, found = (self.local(VECTOR, "int32") for _ in range(2))
+        self.store_row(places, values, 0, VECTOR)
+        with self.unrolled(VECTOR) as lane:
+            self.store(found, self.cast(table[places[lane]], "int32"), lane)
+        return self.row(found, 0, VECTOR)
+
+    def nearest_within(self, values: Expr, low: Expr, high: Expr) -> Expr:
+        """Return 16 float32 in a range as int32, rounded to the nearest, halves to even."""
+        return self.tir.call_extern("int32x16", "ortkit_nearest_within", values, low, high)
 
     def fused(self, a: Expr, b: Expr, c: Expr) -> Expr:
         """Return a b + c of 16 float32, rounded once."""

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from ortkit.kernels.region.dtypes import memory_dtype
 
-from ...forms.gemm_int8 import AddQuantized, Dequantize, Floats, Grid, Int8Form, Quantize, Stage
+from ...forms.gemm_int8 import (
+    AddQuantized,
+    Dequantize,
+    Floats,
+    Grid,
+    Int8Form,
+    Lookup,
+    Quantize,
+    Stage,
+)
 from ..tile.registers import VECTOR
 
 if TYPE_CHECKING:
@@ -113,35 +122,43 @@ class Finisher:
             e.store(some, buffer[at + lane], lane)
         return e.row(some, 0, VECTOR)
 
+    def begin(self, vector: int) -> Expr:
+        """Return what the sums of a vector's columns begin with, int32."""
+        return self.e.row(self.starts, vector * VECTOR, VECTOR)
+
     def write(self, sums: Expr, place: Place) -> None:
         """Emit 16 results.
 
         Args:
-            sums: int32, without what they begin with.
+            sums: int32.
             place: Where to.
         """
         e = self.e
-        first = place.vector * VECTOR
-        whole = e.share_row(sums + e.row(self.starts, first, VECTOR), VECTOR, "int32")
-        scaled = e.cast(whole, _FLOATS) * e.row(self.scales, first, VECTOR)
+        whole = e.share_row(sums, VECTOR, "int32")
+        scaled = e.cast(whole, _FLOATS) * e.row(self.scales, place.vector * VECTOR, VECTOR)
         value = e.share_row(e.fenced(scaled), VECTOR, "float32")
         for stage in self.of.stages:
             value = self._stage(stage, value, place)
         self._put(value, place)
 
     def _stage(self, stage: Stage, value: Expr, place: Place) -> Expr:
-        """Return what a stage makes of 16 float32 or, of uint8, as many whole float32."""
+        """Return what a stage makes: 16 float32 or, of bytes, int32."""
+        e = self.e
         match stage:
             case Quantize():
-                found = self._quantized(stage, value)
+                return e.share_row(self._quantized(stage, value), VECTOR, "int32")
             case Dequantize(grid):
-                scale = self._all(self._scale(grid))
-                found = self.e.fenced((value - self._all(self._zero(grid))) * scale)
+                moved = e.cast(value, _FLOATS) - self._all(self._zero(grid))
+                found = e.fenced(moved * self._all(self._scale(grid)))
+                return e.share_row(found, VECTOR, "float32")
             case AddQuantized():
-                found = self._sum(stage, value, place)
+                found = self._sum(stage, e.cast(value, _FLOATS), place)
+                return e.share_row(found, VECTOR, "int32")
+            case Lookup(table):
+                found = e.looked_up(self.buffers[table], value)
+                return e.share_row(found, VECTOR, "int32")
             case Floats():
                 return self._floats(stage, value, place)
-        return self.e.share_row(found, VECTOR, "float32")
 
     # ---- numbers that are inputs
     def _number(self, number: int) -> Expr:
@@ -161,7 +178,8 @@ class Finisher:
         e = self.e
         if isinstance(stage, Quantize):
             zero = e.share(self._zero(stage.grid))
-            return e.share(e.f32(0.0) - zero), e.share(e.f32(255.0) - zero), zero
+            whole = e.share(e.cast(self._number(stage.grid.zero), "int32"))
+            return e.share(e.f32(0.0) - zero), e.share(e.f32(255.0) - zero), whole
         if isinstance(stage, AddQuantized):
             step = self._scale(stage.result)
             grids = (stage.own, stage.others) if stage.is_first else (stage.others, stage.own)
@@ -175,17 +193,11 @@ class Finisher:
             return (*ratios, e.share(fixed))
         return ()
 
-    def _within(self, value: Expr, low: Expr, high: Expr) -> Expr:
-        """Return numbers rounded to the nearest whole ones in a range, float32."""
-        e = self.e
-        clamped = e.tir.min(e.tir.max(value, self._all(low)), self._all(high))
-        return e.cast(e.nearest(clamped), _FLOATS)
-
     def _quantized(self, stage: Quantize, value: Expr) -> Expr:
         low, high, zero = self.prepared[stage]
         scale = stage.grid.scale
         steps = value if scale is None else value / self._all(self._number(scale))
-        return self._within(steps, low, high) + self._all(zero)
+        return self.e.nearest_within(steps, self._all(low), self._all(high)) + self._all(zero)
 
     def _sum(self, stage: AddQuantized, value: Expr, place: Place) -> Expr:
         """Return the sum as MLAS adds: fma(a, A / C, fma(b, B / C, fixed)), a the first one."""
@@ -199,7 +211,7 @@ class Finisher:
         a, b = (value, other) if stage.is_first else (other, value)
         inner = e.fused(b, self._all(ratio_of_second), self._all(fixed))
         found = e.fused(a, self._all(ratio), inner)
-        return self._within(found, e.f32(0.0), e.f32(255.0))
+        return e.nearest_within(found, self._all(e.f32(0.0)), self._all(e.f32(255.0)))
 
     def _floats(self, stage: Floats, value: Expr, place: Place) -> Expr:
         e, first = self.e, place.vector * VECTOR
@@ -224,7 +236,7 @@ class Finisher:
         output = self.buffers[len(self.of.signature.inputs)]
         is_bytes = self.of.signature.outputs[0].dtype == "uint8"
         if is_bytes:
-            value = e.cast(e.cast(value, f"int32x{VECTOR}"), _BYTES)
+            value = e.cast(value, _BYTES)
         if place.lanes == VECTOR:
             e.put(output, place.at, value, VECTOR)
             return

@@ -19,6 +19,7 @@ from ortkit.fusion.regions.input_names import input_names
 from ortkit.fusion.regions.lower import fused_name, import_fused
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search, alone, refused
+from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -28,7 +29,7 @@ _KIND = "attention"
 _MADE = ("keys", "values")
 
 
-def family(search: Search) -> Iterator[Candidate]:
+def regions(search: Search, _: Anchor) -> Iterator[Candidate]:
     """Yield a candidate for each attention of one graph."""
     for node in search.nodes():
         if is_attention(node):

@@ -16,7 +16,8 @@ import onnx_ir as ir
 from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_semantics import GROUPED, MULTI_HEAD, AttentionNode
 from ortkit.fusion.regions.cost_model import Prediction, nominal
-from ortkit.fusion.regions.cuda_cost_model import BANDWIDTH, LAUNCH_NS
+from ortkit.fusion.regions.cuda_cost_model import BANDWIDTH
+from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 
 
 @dataclass(frozen=True)

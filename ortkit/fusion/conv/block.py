@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import onnx_ir as ir
 
 from ortkit.graph.shapes.conv_window import Window
-
-Kind = Literal[
-    "conv", "winograd_conv", "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv",
-    "bf16_conv", "squeeze_excite", "max_pool", "global_mean", "resize",
-]  # fmt: skip
+from ortkit.kernels.conv_anchor import ConvAnchor
 
 
 @dataclass(frozen=True)
@@ -20,7 +15,9 @@ class Block:
     """Nodes that become one.
 
     Args:
-        kind: What its kernel is.
+        kind: What its kernel is: the anchor's, or "expand_depthwise", "bf16_conv", "int8_conv",
+            "squeeze_excite", "max_pool", "resize" or "global_mean"; on CUDA "conv" and
+            "depthwise_conv".
         convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
             convolution with the depthwise one of its result; or all Resizes of a sum.
         windows: Of each; none of a mean over an image, and of Resizes.
@@ -34,9 +31,10 @@ class Block:
         parts: The blocks that it was made of, if it was made of blocks.
         packed: Of a convolution in bfloat16 its weight.
         rounded: The result in bfloat16, if it is read both ways.
+        anchor: Of the template, where that says what its kernel takes.
     """
 
-    kind: Kind
+    kind: str
     convs: tuple[ir.Node, ...]
     windows: tuple[Window, ...]
     nodes: tuple[ir.Node, ...]
@@ -49,6 +47,7 @@ class Block:
     parts: tuple[Block, ...] = ()
     packed: ir.Value | None = None
     rounded: ir.Value | None = None
+    anchor: ConvAnchor | None = None
 
     @property
     def results(self) -> tuple[ir.Value, ...]:

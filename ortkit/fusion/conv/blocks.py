@@ -5,14 +5,18 @@ Where those in float32 gain too little (`conv_cost`) ONNX Runtime's blocked layo
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Collection
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv.block import Block, Kind
-from ortkit.fusion.conv.cost import Sizes, full_cost, minimal_cost
+from ortkit.analysis.quantization import is_op
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.cost import conv_sizes
 from ortkit.fusion.conv.finder import PASS, BlockFinder
 from ortkit.fusion.conv.resizes import is_resize
+from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
+from ortkit.fusion.int8.products import IntegerProduct, dequantized, grid_of
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.bf16_operands import (
     Unpacked,
@@ -22,13 +26,12 @@ from ortkit.fusion.regions.bf16_operands import (
     unpacked_filter,
     widens,
 )
-from ortkit.graph.shapes.conv_window import Window, pool_window_of
+from ortkit.graph.shapes.conv_window import pool_window_of
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.refusal import Refused
-from ortkit.rewrite.site import Site, describe
+from ortkit.rewrite.site import describe
+from ortkit.targets.catalog import load
 
-#: Share of bandwidth of a Transpose to NHWC.
-MOST_STEM_CHANNELS = 4
-_VECTOR = 16
 _POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
@@ -40,33 +43,79 @@ class CpuBlockFinder(BlockFinder):
 
     def convolution(self, conv: ir.Node) -> Block | None:
         """Return the block around a convolution; one that is refused leaves its reason."""
-        if conv.op_type != "Conv" or conv.domain:
+        if conv.op_type not in ("Conv", "QLinearConv") or conv.domain:
             return None
         if conv in self.excluded or conv in self.refused or len(self.sizes(conv.inputs[0])) == 3:
             return None  # those of one dimension have a family of their own
+        quantized = find_convolution(self.scope, conv)
+        if isinstance(quantized, IntegerProduct):
+            return self._quantized(conv, quantized)
+        if quantized is not None:
+            self._missed(conv, quantized)
+            return None
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
             return self._lowered(conv, weight)
-        kind = self._kind(conv)
-        if isinstance(kind, Refused):
-            outputs = (conv.outputs[0].name or "",)
-            self.scope.log.miss(PASS, describe(conv), kind.reason, outputs)
+        anchor = self._anchor(conv)
+        if isinstance(anchor, Refused):
+            self._missed(conv, anchor)
             return None
         window, source = self.window(conv), conv.inputs[0]
         assert window is not None
         assert source is not None
         gate, before = None, tuple[ir.Node, ...]()
-        if kind == "pointwise_conv":
+        if anchor.is_gated:
             source, gate, before = self.gated(source)
         epilogue, extras, output = self.epilogue(conv)
-        if kind == "depthwise_conv":
+        if anchor.is_narrow:
             source, before, output = self._narrowed(source, epilogue, output)
         nodes = (*before, conv, *epilogue)
         self.excluded.update(nodes)
         return Block(
-            kind, (conv,), (window,), nodes, source, output, gate, extras,
-            is_planar=kind == "stem_conv",
+            anchor.kind, (conv,), (window,), nodes, source, output, gate, extras,
+            is_planar=anchor.is_planar, anchor=anchor,
         )  # fmt: skip
+
+    def _missed(self, conv: ir.Node, why: Refused) -> None:
+        outputs = (conv.outputs[0].name or "",)
+        self.scope.log.miss(PASS, describe(conv), why.reason, outputs)
+
+    def _quantized(self, conv: ir.Node, found: IntegerProduct) -> Block:
+        """Return the block around an int8 convolution."""
+        chain = ConvolutionChain.of(self.scope, found, self.excluded)
+        end = chain.best
+        source, *extras = chain.operands(end)
+        self.excluded.update(end.nodes)
+        assert isinstance(found.matrix, Filters)
+        return Block(
+            "int8_conv", (conv,), (found.matrix.window,), end.nodes, source, end.value,
+            extras=tuple(extras),
+        )  # fmt: skip
+
+    def _beside(self, gates: list[Block]) -> list[Block]:
+        """Return the blocks beside the gates, with what widens bytes for blocks alone."""
+        blocks = super()._beside(gates)
+        inside = {node for block in blocks for node in block.nodes}
+        for number, block in enumerate(blocks):
+            if block.kind not in ("int8_conv", "max_pool"):
+                continue
+            widening = [
+                use.node
+                for value in block.operands
+                for use in value.uses()
+                if use.node not in inside and self._widens_for(use.node, inside)
+            ]
+            inside.update(widening)
+            nodes = (*dict.fromkeys(widening), *block.nodes)
+            blocks[number] = replace(block, nodes=nodes)
+        return blocks
+
+    def _widens_for(self, node: ir.Node, inside: Collection[ir.Node]) -> bool:
+        """Say whether a DequantizeLinear is read by nodes `inside` alone."""
+        if not is_op(node, "DequantizeLinear") or node.graph is not self.graph:
+            return False
+        value = node.outputs[0]
+        return not value.is_graph_output() and all(use.node in inside for use in value.uses())
 
     def pool(self, node: ir.Node) -> Block | None:
         """Return the block of a pooling between two values of the same type."""
@@ -78,6 +127,10 @@ class CpuBlockFinder(BlockFinder):
             return None
         if any(value.uses() or value.is_graph_output() for value in others):
             return None
+        if (bytes_ := self._pooled_bytes(node)) is not None:
+            nodes = (node, *bytes_[2])
+            self.excluded.update(nodes)
+            return Block("max_pool", (node,), (window,), nodes, bytes_[0], bytes_[1])
         epilogue = list[ir.Node]()
         source, before, output = self._narrowed(source, epilogue, node.outputs[0])
         if bool(before) != bool(epilogue) or self.scope.shapes.dtype(output) not in _POOLED:
@@ -111,11 +164,34 @@ class CpuBlockFinder(BlockFinder):
             "resize", (node, *others), (), nodes, images[0], output, extras=(*images[1:], *plain)
         )
 
+    def _pooled_bytes(
+        self, pool: ir.Node
+    ) -> tuple[ir.Value, ir.Value, tuple[ir.Node, ...]] | None:
+        """Return the bytes that a pooling reads and makes, and the node that rounds to the same.
+
+        The largest of numbers is the one that the largest byte stands for.
+        """
+        result, source = pool.outputs[0], pool.inputs[0]
+        if source is not None and self.scope.shapes.dtype(source) == ir.DataType.UINT8:
+            return source, result, ()
+        wide = dequantized(self.scope, source)
+        if wide is None or not is_read_once(result):
+            return None
+        node = next(iter(result.uses())).node
+        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        if not is_op(node, "QuantizeLinear") or node.graph is not self.graph:
+            return None
+        is_bytes = self.scope.shapes.dtype(node.outputs[0]) == ir.DataType.UINT8
+        if not is_bytes or grid_of(self.scope, node.inputs[1], zero) != wide[1]:
+            return None
+        return wide[0], node.outputs[0], (node,)
+
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a convolution is a layer of constant weights with a bias."""
         if conv in self.refused or len(conv.inputs) != 3:
             return False
-        return self._kind(conv) == "pointwise_conv"
+        anchor = self._anchor(conv)
+        return isinstance(anchor, ConvAnchor) and anchor.is_gated
 
     def _narrowed(
         self, source: ir.Value, epilogue: list[ir.Node], output: ir.Value
@@ -177,37 +253,19 @@ class CpuBlockFinder(BlockFinder):
         is_own = cast.graph is self.graph and cast not in self.excluded
         return is_own and rounds(self.scope, cast) and has_one_use(cast)
 
-    def _kind(self, conv: ir.Node) -> Kind | Refused:
-        """Return which kernel the convolution has, or why it has none."""
+    def _anchor(self, conv: ir.Node) -> ConvAnchor | Refused:
+        """Return what kernel the convolution has, or why it has none."""
         if (refused := self.refusal(conv)) is not None:
             return refused
-        channels, filters = self.sizes(conv.inputs[0])[1], self.sizes(conv.inputs[1])
-        groups, window = Site(self.scope, conv, PASS).int("group", 1), self.window(conv)
-        assert isinstance(channels, int)
+        window = self.window(conv)
         assert window is not None
-        if groups == channels and groups > 1:
-            if filters[0] != channels:
-                return Refused("it has several filters for a channel")
-            return "depthwise_conv"
-        if groups != 1:
-            return Refused("it has groups of several channels")
-        if window.is_point:
-            return "pointwise_conv"
-        if channels <= MOST_STEM_CHANNELS:
-            return "stem_conv"
-        return "winograd_conv" if self._is_minimal(conv, window) else "conv"
-
-    def _is_minimal(self, conv: ir.Node, window: Window) -> bool:
-        """Say whether Winograd's kernel takes a convolution, and is the faster one."""
-        given, made = self.sizes(conv.inputs[0]), self.sizes(conv.outputs[0])
-        if window != Window((3, 3), (1, 1), (1, 1), window.pads):
-            return False
-        known = [size for shape in (given, made) for size in shape[1:] if isinstance(size, int)]
-        if len(known) < 6 or 0 in known or known[0] % _VECTOR or known[3] % _VECTOR:
-            return False
-        batch = given[0] if isinstance(given[0], int) else 1
-        sizes = Sizes((batch, *known[:3]), (batch, *known[3:]))
-        return minimal_cost(sizes) < full_cost(sizes, prod(window.kernel))
+        sizes = conv_sizes(self.scope, conv, window)
+        for place in self.scope.traits.conv_anchors:
+            anchor: ConvAnchor = load(place)
+            verdict = anchor.takes(sizes)
+            if verdict:
+                return verdict if isinstance(verdict, Refused) else anchor
+        return Refused("it has groups of several channels")
 
     def narrow(
         self, conv: ir.Node, operands: list[ir.Value]

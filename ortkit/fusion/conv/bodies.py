@@ -18,8 +18,8 @@ from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.regions.bodies import write_step
 from ortkit.fusion.regions.node_writer import NodeWriter
-from ortkit.kernels.layouts.conv_filters import by_channel, by_tap, channels_last
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.layouts.conv_filters import channels_last
+from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 
@@ -98,14 +98,15 @@ class BodyWriter:
         block = self.block
         pool, dtype = block.convs[0], self._dtype(block.source)
         wide = self._input("x", self._nhwc(block.source), dtype)
-        if dtype != self.own:
+        is_narrow = dtype == "bfloat16"
+        if is_narrow:
             wide = self.writer.op("Cast", wide, to=int(ir.DataType.FLOAT))
         kept = {"ceil_mode": pool.attributes["ceil_mode"].as_int()} if _rounds_up(pool) else {}
         planar = self.writer.op("Transpose", wide, perm=TO_NCHW)
         attributes = {**block.windows[0].attributes, **kept}
         value = self.writer.op("MaxPool", planar, **attributes)
         result = self.writer.op("Transpose", value, perm=TO_NHWC)
-        if dtype != self.own:
+        if is_narrow:
             result = self.writer.op("Cast", result, to=int(ir.DataType.BFLOAT16))
         self._result(result, self._nhwc(block.output), dtype)
         return self._described()
@@ -157,11 +158,9 @@ class BodyWriter:
         return self.writer.op("Transpose", name, perm=TO_NCHW)
 
     def _weight(self, conv: ir.Node) -> str:
-        weight = self._array(conv.inputs[1])
-        if _groups(conv) > 1:
-            return self._packed(weight, channels_last(weight.shape))
-        layout = by_tap if self.block.kind == "conv" else by_channel
-        return self._packed(weight, layout(weight.shape))
+        weight, blocks = self._array(conv.inputs[1]), (self.block, *self.block.parts)
+        anchor = next(one.anchor for one in blocks if one.anchor and conv in one.convs)
+        return self._packed(weight, anchor.layout(weight.shape))
 
     def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:
         """Add a weight as its kernel reads it, and take it apart."""

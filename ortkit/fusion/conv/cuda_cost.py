@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.cost import ChainCost
-from ortkit.fusion.regions.cuda_cost_model import BANDWIDTH, LAUNCH_NS
+from ortkit.fusion.regions.cuda_cost_model import BANDWIDTH
+from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 from ortkit.rewrite.scope import Scope
 
 #: Of a batch that is not known.

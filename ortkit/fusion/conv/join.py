@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.catalog import load
 
-#: The kernel keeps this many float32 of rows on a thread's stack: one vector of channels must fit.
-MOST_KEPT, VECTOR = 16 * 1024, 16
-#: Smaller values in between stay in the second level of cache as they are: float32 of one image.
-LEAST_BETWEEN = 128 * 1024
+#: Says of what is between both, and of the second one's window, whether they are worth joining.
+_PAYS = "ortkit.custom_ops.tvm.conv.expand_depthwise:pays"
 
 
 def join_expansions(
@@ -51,9 +49,9 @@ def _may_be_second(scope: Scope, block: Block) -> bool:
     window = block.windows[0]
     sizes = (scope.shapes.shape(block.source) or ())[1:]
     image = [size for size in sizes if isinstance(size, int)]
-    if len(image) != 3 or window.dilations != (1, 1) or window.kernel[0] < window.strides[0]:
+    if len(image) != 3 or window.dilations != (1, 1):
         return False
-    return prod(image) >= LEAST_BETWEEN and window.kernel[0] * image[2] * VECTOR <= MOST_KEPT
+    return bool(load(_PAYS)(image, window.kernel, window.strides))
 
 
 def _join(first: Block, second: Block) -> Block:

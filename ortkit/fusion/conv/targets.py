@@ -16,6 +16,7 @@ from ortkit.fusion.conv.borders import Borders
 from ortkit.fusion.conv.cost import ChainCost
 from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
 from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
+from ortkit.fusion.conv.int8 import describe_quantized
 from ortkit.fusion.conv.join import join_expansions
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.catalog import load
@@ -48,8 +49,9 @@ class ConvTarget:
         spared = sum(self.border_cost(scope, node.outputs[0]) for node in around.spared)
         changed = sum(self.border_cost(scope, value) for value in around.changed)
         return ChainCost(
-            sum(one.before for one in costs) + spared, sum(one.after for one in costs) + changed
-        )
+            sum(one.before for one in costs) + spared, sum(one.after for one in costs) + changed,
+            min(one.least for one in costs),
+        )  # fmt: skip
 
 
 def target_of(scope: Scope) -> ConvTarget:
@@ -63,6 +65,8 @@ def describe_block(scope: Scope, block: Block) -> Described:
     """Return the signature and weights of a block for CPUs."""
     if block.kind == "bf16_conv":
         return ProductWriter(scope, block).product()
+    if block.kind == "int8_conv":
+        return describe_quantized(scope, block)
     return BodyWriter(scope, block).describe()
 
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import onnx_ir as ir
 
-from ortkit.fusion.gemm.cuda_small_m_cost import Shape, predict_products
-from ortkit.fusion.gemm.cuda_tiled_cost import predict_gate_up, predict_tiled
 from ortkit.fusion.regions.access import access_of, is_read_once
-from ortkit.fusion.regions.cost_model import MINIMUM_GAIN
+from ortkit.fusion.regions.cost_model import MINIMUM_GAIN, Prediction
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
+from ortkit.graph.symbolic.dims import Size
+from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.catalog import load
 
-KIND = "product"
+#: What knows the times of products of rows and a constant matrix.
+_ROWS_AND_MATRIX = "ortkit.custom_ops.triton.gemm.gemv:ANCHOR"
 HALF_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 #: Most nodes of an epilogue, and most additional operands that they read.
 MAX_EPILOGUE_OPS, MAX_EPILOGUE_READS = 8, 4
@@ -52,7 +55,7 @@ class EpilogueChain:
         )
 
 
-def family(search: Search) -> Iterator[Candidate]:
+def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     """Yield a candidate for each product of one graph that may be faster."""
     scope = search.scope
     for node in search.nodes():
@@ -60,19 +63,21 @@ def family(search: Search) -> Iterator[Candidate]:
             continue
         chain = epilogue_chain_of(scope, node, search.taken)
         norm = norm_prologue(chain, search.taken)
-        shape = shape_of(scope, chain, norm)
-        prediction = predict_products(shape) if shape.rows == 1 else None
-        if prediction is None:
-            epilogue_count = sum(not _is_bias(scope, chain, node) for node in chain.epilogue)
-            norm, prediction = (
-                None,
-                predict_tiled(replace(shape, epilogue_ops=epilogue_count, is_normed=False)),
-            )
+        prediction = predict(scope, anchor, sizes_of(scope, chain, norm))
+        if prediction is None and norm is not None:
+            norm, prediction = None, predict(scope, anchor, sizes_of(scope, chain, None))
         if prediction is None:
             continue
-        region = search.region([*(() if norm is None else (norm,)), *chain.nodes], KIND)
+        region = search.region([*(() if norm is None else (norm,)), *chain.nodes], anchor.kind)
         search.taken.update(chain.products)
         yield search.judged(region, prediction)
+
+
+def predict(scope: Scope, anchor: Anchor, sizes: ProductSizes) -> Prediction | None:
+    """Return what a template says of products; None if it has no faster kernel."""
+    assert anchor.estimate is not None
+    found = anchor.estimate(scope.target.level, sizes)
+    return None if found is None else Prediction(*found)
 
 
 def is_product(scope: Scope, node: ir.Node) -> bool:
@@ -124,17 +129,19 @@ def is_transposed(product: ir.Node) -> bool:
 def takes_sum(scope: Scope, product: ir.Node) -> bool:
     """Say whether the kernel of a matmul would absorb a sum that is its only consumer."""
     chain = EpilogueChain((product,), (), product.outputs[0])
-    return (
-        predict_products(replace(shape_of(scope, chain, None), epilogue_ops=1)).gain
-        >= MINIMUM_GAIN
-    )
+    return _gains(scope, replace(sizes_of(scope, chain, None), epilogue_ops=1))
 
 
 def prefers_transposed_weight(scope: Scope, product: ir.Node) -> bool:
     """Say whether a matmul goes into a kernel that is faster with a transposed weight."""
     chain = epilogue_chain_of(scope, product, set())
-    shape = shape_of(scope, chain, norm_prologue(chain, set()))
-    return predict_products(shape).gain >= MINIMUM_GAIN
+    return _gains(scope, sizes_of(scope, chain, norm_prologue(chain, set())))
+
+
+def _gains(scope: Scope, sizes: ProductSizes) -> bool:
+    """Say whether a product of a single row gains enough to be a region."""
+    found = predict(scope, load(_ROWS_AND_MATRIX), sizes) if sizes.rows == 1 else None
+    return found is not None and found.gain >= MINIMUM_GAIN
 
 
 def prefers_split_gate_up(scope: Scope, product: ir.Node) -> bool:
@@ -142,8 +149,9 @@ def prefers_split_gate_up(scope: Scope, product: ir.Node) -> bool:
 
     Fusion saves one kernel and two tensors. It has to gain half as much as other regions do.
     """
-    shape = shape_of(scope, EpilogueChain((product,), (), product.outputs[0]), None)
-    found = predict_gate_up(replace(shape, columns=shape.columns // 2, products=2, epilogue_ops=1))
+    sizes = sizes_of(scope, EpilogueChain((product,), (), product.outputs[0]), None)
+    pair = replace(sizes, columns=sizes.columns // 2, products=2, epilogue_ops=1, is_merged=True)
+    found = predict(scope, load(_ROWS_AND_MATRIX), pair)
     return found is not None and found.gain >= MINIMUM_GAIN / 2
 
 
@@ -333,17 +341,24 @@ def norm_prologue(chain: EpilogueChain, excluded: set[ir.Node]) -> ir.Node | Non
     return norm
 
 
-def shape_of(scope: Scope, chain: EpilogueChain, norm: ir.Node | None) -> Shape:
+def sizes_of(scope: Scope, chain: EpilogueChain, norm: ir.Node | None) -> ProductSizes:
     """Return the sizes of a chain that its time depends on."""
     product = chain.products[0]
     rows = product.inputs[0]
     assert rows is not None
     leading = (scope.shapes.shape(rows) or ())[:-1]
-    count: int | None = 1
-    for size in leading:
-        count = count * size if isinstance(size, int) and count is not None else None
     columns = (scope.shapes.shape(product.outputs[0]) or (0,))[-1]
     depth = (scope.shapes.shape(rows) or (0,))[-1]
     assert isinstance(columns, int)
     assert isinstance(depth, int)
-    return Shape(count, depth, columns, len(chain.products), len(chain.epilogue), norm is not None)
+    biases = sum(_is_bias(scope, chain, node) for node in chain.epilogue)
+    return ProductSizes(
+        known_product(leading), depth, columns, len(chain.products), len(chain.epilogue), biases,
+        norm is not None,
+    )  # fmt: skip
+
+
+def known_product(sizes: Sequence[Size]) -> int | None:
+    """Return the product of sizes; None where one is not known."""
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return prod(numbers) if len(numbers) == len(sizes) else None

@@ -8,39 +8,39 @@ region. What swaps the last two axes of a factor is read through.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from ortkit.fusion.gemm.cuda import (
     HALF_DTYPES,
-    KIND,
     EpilogueChain,
     epilogue_chain_of,
     is_product,
+    known_product,
     operand_transpose_of,
+    predict,
 )
-from ortkit.fusion.gemm.cuda_small_m_cost import Shape
-from ortkit.fusion.gemm.cuda_tiled_cost import predict_batched
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
+from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.rewrite.scope import Scope
 
 _MATRIX = 2
 
 
-def family(search: Search) -> Iterator[Candidate]:
+def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     """Yield a candidate for each such product of one graph that may be faster."""
     scope = search.scope
     for node in search.nodes():
         if not is_batched(scope, node):
             continue
         chain = epilogue_chain_of(scope, node, search.taken, is_batched)
-        prediction = predict_batched(_shape_of(scope, chain))
+        prediction = predict(scope, anchor, _sizes_of(scope, chain))
         if prediction is None:
             continue
         flip = operand_transpose_of(node, 0)
-        region = search.region({*chain.nodes, *(() if flip is None else (flip,))}, KIND)
+        region = search.region({*chain.nodes, *(() if flip is None else (flip,))}, anchor.kind)
         search.taken.update(chain.products)
         yield search.judged(region, prediction)
 
@@ -68,7 +68,7 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
     )
 
 
-def _shape_of(scope: Scope, chain: EpilogueChain) -> Shape:
+def _sizes_of(scope: Scope, chain: EpilogueChain) -> ProductSizes:
     """Return the sizes of a chain that its time depends on."""
     product = chain.products[0]
     left, right = (scope.shapes.shape(one) or () for one in product.inputs if one is not None)
@@ -78,17 +78,9 @@ def _shape_of(scope: Scope, chain: EpilogueChain) -> Shape:
     assert isinstance(columns, int)
     # A single matrix has the rows of all leading dims.
     is_one = len(right) == _MATRIX and operand_transpose_of(product, 0) is None
-    count, rows = _number(result[:-2]), _number(result[-2:-1])
+    count, rows = known_product(result[:-2]), known_product(result[-2:-1])
     if is_one:
         count, rows = 1, None if count is None or rows is None else count * rows
-    return Shape(rows, depth, columns, len(chain.products), len(chain.epilogue), False, count)
-
-
-def _number(sizes: Sequence[object]) -> int | None:
-    """Return the product of sizes; None where one is not known."""
-    made = 1
-    for size in sizes:
-        if not isinstance(size, int):
-            return None
-        made *= size
-    return made
+    return ProductSizes(
+        rows, depth, columns, len(chain.products), len(chain.epilogue), count=count
+    )

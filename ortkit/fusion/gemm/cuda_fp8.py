@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import onnx
@@ -19,14 +20,13 @@ from onnx import helper, numpy_helper
 
 from ortkit.analysis.quantization import is_op
 from ortkit.fusion.gemm.cuda import (
-    KIND,
     NORMS,
     EpilogueChain,
     epilogue_chain_of,
     norm_prologue,
-    shape_of,
+    predict,
+    sizes_of,
 )
-from ortkit.fusion.gemm.cuda_fp8_cost import predict_fp8, predict_rounding
 from ortkit.fusion.gemm.cuda_fp8_operands import (
     FLOATS,
     FP8,
@@ -39,11 +39,14 @@ from ortkit.fusion.gemm.cuda_fp8_operands import (
     rows_of,
 )
 from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.describe import describe_region, tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search, refused
+from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.kernels.tuning.gemm_times import rounding_ns
 from ortkit.rewrite.scope import Scope
 
 ROUNDED = "rounded_rows"
@@ -55,33 +58,35 @@ _MOST_NORMED = 8
 _Add = Callable[[ir.Value, TensorSpec | None], str]
 
 
-def family(search: Search) -> Iterator[Candidate]:
+def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     """Yield a candidate for each fp8 matmul of one graph, and for what rounds rows."""
     if search.scope.opset() < SINCE:
         return
     rounded: dict[ir.Value, None] = {}
     for node in search.nodes():
         if is_fp8_product(search.scope, node):
-            yield _product(search, node, rounded)
+            yield _product(search, anchor, node, rounded)
     for value in rounded:
         yield from _rounding(search, value)
 
 
-def _product(search: Search, node: ir.Node, rounded: dict[ir.Value, None]) -> Candidate:
+def _product(
+    search: Search, anchor: Anchor, node: ir.Node, rounded: dict[ir.Value, None]
+) -> Candidate:
     """Return the region of a matmul with an fp8 weight; `rounded` gets its fp8 rows."""
     scope = search.scope
     rows = rows_of(scope, node)
     chain = epilogue_chain_of(scope, node, search.taken, is_fp8_product)
     norm = norm_prologue(chain, search.taken) if rows.scale is None else None
-    shape = shape_of(scope, chain, norm)
-    if shape.rows is None or shape.rows > _MOST_NORMED:
-        norm, shape = None, replace(shape, is_normed=False)
-    prediction = predict_fp8(shape, is_narrow=rows.scale is not None)
+    sizes = replace(sizes_of(scope, chain, norm), is_narrow=rows.scale is not None)
+    if sizes.rows is None or sizes.rows > _MOST_NORMED:
+        norm, sizes = None, replace(sizes, is_normed=False)
+    prediction = predict(scope, anchor, sizes)
     nodes = [*(() if norm is None else (norm,)), *chain.products, *chain.epilogue]
     last = _rounding_consumer(scope, chain.output, search.taken)
     if last is not None and rows.scale is not None:
         nodes.append(last)
-    whole = search.region(nodes, KIND)
+    whole = search.region(nodes, anchor.kind)
     if prediction is None:
         return refused(whole, "large-M matmuls in half precision with fp8 weights are no faster")
     region, signature = _narrowed(search, whole, chain, rows)
@@ -98,7 +103,9 @@ def _rounding(search: Search, value: ir.Value) -> Iterator[Candidate]:
         return
     norm = _norm_of(nodes, search.taken)
     shape = search.scope.shapes.shape(value) or ()
-    prediction = predict_rounding(shape, len(nodes), is_normed=bool(norm))
+    # As nodes, one after the other, and as one kernel; a size that is not known counts as one.
+    once = rounding_ns(prod(size for size in shape if isinstance(size, int)))
+    prediction = Prediction((len(nodes) + bool(norm)) * once, once)
     yield search.judged(search.region((*nodes, *norm), ROUNDED), prediction)
 
 
@@ -134,10 +141,10 @@ def _narrowed(
             inputs[value] = specs[value]
     opsets = [helper.make_opsetid("", scope.opset())]
     made = helper.make_function(
-        DOMAIN, KIND, [called[value] for value in inputs], list(function.output),
+        DOMAIN, whole.kind, [called[value] for value in inputs], list(function.output),
         [*before, *function.node], opsets,
     )  # fmt: skip
-    signature = RegionSignature(KIND, body_text(made), tuple(inputs.values()), plain.outputs)
+    signature = RegionSignature(whole.kind, body_text(made), tuple(inputs.values()), plain.outputs)
     return replace(whole, inputs=tuple(inputs)), signature
 
 

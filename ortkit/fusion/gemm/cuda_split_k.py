@@ -14,20 +14,20 @@ from ortkit.fusion.gemm.cuda import (
     epilogue_chain_of,
     is_product,
     is_transposed,
-    shape_of,
+    predict,
+    sizes_of,
 )
-from ortkit.fusion.gemm.cuda_small_m_cost import predict_split_k
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
+from ortkit.kernels.anchor import Anchor
 from ortkit.rewrite.scope import Scope
 
-KIND = "product_norm"
 _SKIPS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 _SUM = 3
 
 
-def family(search: Search) -> Iterator[Candidate]:
+def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     """Yield a candidate for each product of one graph with a skip norm behind."""
     scope = search.scope
     for node in search.nodes():
@@ -37,9 +37,11 @@ def family(search: Search) -> Iterator[Candidate]:
         norm = _norm_consumer(scope, chain.output)
         if norm is None or norm in search.taken or norm.graph is not search.graph:
             continue
-        prediction = predict_split_k(shape_of(scope, chain, None))
+        prediction = predict(scope, anchor, sizes_of(scope, chain, None))
         if len(chain.products) == 1 and prediction is not None:
-            yield search.judged(search.region([node, *chain.epilogue, norm], KIND), prediction)
+            yield search.judged(
+                search.region([node, *chain.epilogue, norm], anchor.kind), prediction
+            )
 
 
 def _norm_consumer(scope: Scope, value: ir.Value) -> ir.Node | None:

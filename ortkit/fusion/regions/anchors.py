@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -19,6 +19,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.catalog import load
+from ortkit.targets.target import Target
 
 #: The heavy operator, the last, and what has to be in front of it; regions around them, the
 #: largest first.
@@ -30,15 +31,40 @@ def grown(search: Search, anchor: Anchor) -> Iterator[Candidate]:
 
     Only the end of such a region is read by others, and it reads nothing that depends on it.
     """
-    find = load(anchor.regions) if anchor.regions else partial(_regions, anchor)
+    if not search.level.startswith(anchor.level):
+        return
+    if anchor.regions:
+        yield from load(anchor.regions)(search, anchor)
+    else:
+        yield from around(search, anchor, partial(_regions, anchor, search))
+
+
+def around(
+    search: Search, anchor: Anchor, find: Callable[[ir.Node], Choices | Refused | None]
+) -> Iterator[Candidate]:
+    """Yield a candidate for each node of one graph that a region may be grown around.
+
+    Args:
+        search: The graph's.
+        anchor: Of the template.
+        find: Returns the regions around a node, None for nodes that are no heavy operator.
+    """
     for node in search.nodes():
-        found: Choices | Refused | None = find(search, node)
+        found = find(node)
         if isinstance(found, Refused):
             yield refused(alone(anchor.kind or node.op_type.lower(), node), found.reason)
         elif found is not None:
             core, choices = found
             one = search.first(choices)
             yield one if isinstance(one, Candidate) else _judged(search, anchor, core, *one)
+
+
+def is_for(target: Target, signature: RegionSignature) -> bool:
+    """Say whether a region that a template would compute is one for a target's processors."""
+    level, name = target.resolved().level, f"{signature.name}_"
+    anchors: Iterator[Anchor] = map(load, target.traits.families)
+    fitting = (one for one in anchors if name.startswith(f"{one.kind}_"))
+    return all(level.startswith(one.level) for one in fitting)
 
 
 def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused | None:
@@ -68,7 +94,7 @@ def _judged(
         region: Around it.
         signature: The region's.
     """
-    matched = anchor.match(signature)
+    matched = anchor.match and anchor.match(signature)
     if matched is None or isinstance(matched, Refused):
         return refused(region, "its kernel is not that of the template whose anchor it has")
     place = region.nodes.index(core[-1])

@@ -18,12 +18,11 @@ from ortkit.fusion.regions.cost_model import CostModel, Prediction, nominal
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.fusion.regions.parameters import parameter_inputs
 from ortkit.fusion.regions.region import FusedRegion
+from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 from ortkit.operators import where
 
 #: Bytes per nanosecond of the memory, and the part of it that generated kernels reach.
 BANDWIDTH, REACHED = 2900.0, 0.94
-#: What a launch takes however little it does, in nanoseconds.
-LAUNCH_NS = 1500.0
 #: The part of the bandwidth that ONNX Runtime's kernels reach.
 ORT_REACHES: Mapping[str, float] = {
     "BiasGelu": 0.8, "FastGelu": 0.45, "Gelu": 0.42, "GroupNormalization": 0.3,

@@ -36,7 +36,7 @@ def epilogue_steps(
             node = next(iter(value.uses())).node
             step = [node] if is_step(node, value) else []
         else:
-            step = _joined(scope, value, is_inner, most)
+            step = joined(scope, value, is_inner, most)
         count += len(step)
         if not step or count > most:
             break
@@ -87,12 +87,19 @@ def operand_makers(node: ir.Node, may_be: Callable[[ir.Node], bool]) -> list[ir.
     return found
 
 
-def _joined(
+def joined(
     scope: Scope, value: ir.Value, is_inner: Callable[[ir.Node], bool], most: int
 ) -> list[ir.Node]:
     """Return the fewest nodes that make one value of `value`, which nothing else reads.
 
-    None if there are no such nodes.
+    Args:
+        scope: The graph's.
+        value: What they are made from, beside single numbers.
+        is_inner: Says whether a node may be among them.
+        most: How many nodes are looked at.
+
+    Returns:
+        The nodes in order; none if there are no such nodes.
     """
     made, nodes = {value: None}, dict[ir.Node, None]()
     while len(nodes) < most:

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import ArrayLike
 from onnx import helper, numpy_helper
 
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 
 
 @dataclass

@@ -126,12 +126,13 @@ class Search:
         return self.packed[key]
 
     @cached_property
+    def level(self) -> str:
+        """The level of the target's processors, or its architectures."""
+        return self.scope.target.resolved().level
+
+    @cached_property
     def _places(self) -> dict[ir.Node, int]:
         return {node: place for place, node in enumerate(self.graph)}
-
-
-Family: TypeAlias = Callable[[Search], Iterator[Candidate]]
-"""Yields the candidates of one graph; no two that are taken share a node."""
 
 
 def alone(kind: str, node: ir.Node) -> FusedRegion:

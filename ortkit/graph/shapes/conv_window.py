@@ -36,9 +36,15 @@ class Window:
         }
 
 
-def window_of(shapes: Shapes, conv: ir.Node) -> Window | None:
-    """Return the window of a Conv; None if it has not two dimensions or its pads are not known."""
-    weight = conv.inputs[1]
+def window_of(shapes: Shapes, conv: ir.Node, weight_at: int = 1) -> Window | None:
+    """Return the window of a Conv; None if it has not two dimensions or its pads are not known.
+
+    Args:
+        shapes: Of the graph.
+        conv: The node.
+        weight_at: Which of its inputs the filters are.
+    """
+    weight = conv.inputs[weight_at]
     filters = None if weight is None else shapes.shape(weight)
     if filters is None or len(filters) != 4:
         return None

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 
 #: Columns of a strip.

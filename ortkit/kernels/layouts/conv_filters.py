@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TypeAlias
 
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 
 #: Of a filter, [M, C, kh, kw].
 Sizes: TypeAlias = tuple[int, int, int, int]

@@ -8,7 +8,7 @@ whatever vectors its processor has.
 
 from __future__ import annotations
 
-from ortkit.kernels.layouts.prepack import Array, Prepack
+from ortkit.kernels.prepack import Array, Prepack
 
 #: Columns of a panel, vectors of 16: tiles of each are as fast, but for a large K on Zen 4. There
 #: panels of 48 take 0.7 to 0.85 times as long as those of 64 (AMD EPYC, 2026-11-27).

@@ -2,11 +2,14 @@
 
 Four neighbours along K of a column lie together, which one instruction multiplies and adds up
 (VNNI), and of which tiles are made (AMX). Panels lie one after another.
+
+Filters of convolutions over NHWC images are such matrices. K goes line by line through a filter,
+along each line through its pixels and their channels; each line begins a group of its own.
 """
 
 from __future__ import annotations
 
-from ortkit.kernels.layouts.prepack import Prepack
+from ortkit.kernels.prepack import Prepack
 
 #: Elements along K that lie together, and columns of a panel: two vectors of 16.
 GROUP, WIDTH = 4, 32
@@ -17,3 +20,27 @@ def layout(depth: int, columns: int) -> Prepack:
     groups, panels = -(-depth // GROUP), -(-columns // WIDTH)
     whole = groups * GROUP, panels * WIDTH
     return Prepack((panels, groups, WIDTH, GROUP), (1, 3, 0, 2), whole, (depth, columns))
+
+
+def lines_of(
+    kernel: tuple[int, int], dilations: tuple[int, int], channels: int
+) -> tuple[int, int]:
+    """Return the runs of bytes of an image that a filter reads, and the length of each.
+
+    Args:
+        kernel: Lines of the filter, and pixels of a line.
+        dilations: How far these are apart, in lines and in pixels.
+        channels: Of a pixel.
+    """
+    height, width = kernel
+    if dilations[1] == 1:
+        return height, width * channels
+    return height * width, channels
+
+
+def filter_layout(columns: int, lines: int, run: int) -> Prepack:
+    """Return the panels of filters [columns, lines, run]; see `lines_of`."""
+    groups, panels = -(-run // GROUP), -(-columns // WIDTH)
+    whole = panels * WIDTH, lines, groups * GROUP
+    shape = panels, lines, groups, WIDTH, GROUP
+    return Prepack(shape, (0, 3, 1, 2, 4), whole, (columns, lines, run))

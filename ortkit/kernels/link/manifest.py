@@ -16,7 +16,7 @@ from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 from ortkit.targets.cpu import LEVELS
 
-MANIFEST_VERSION = 6
+MANIFEST_VERSION = 7
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]

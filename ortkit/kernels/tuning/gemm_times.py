@@ -7,8 +7,10 @@ from __future__ import annotations
 
 #: Largest M at which a matmul takes the time of reading its weight.
 SMALL_M_MAX = 16
-#: A launch, and bytes of memory in a nanosecond.
-_LAUNCH, _BYTES = 1500.0, 2350.0
+#: What a launch takes however little it does, in nanoseconds.
+LAUNCH_NS = 1500.0
+#: Bytes of memory in a nanosecond.
+_BYTES = 2350.0
 #: M = 1: fixed time of our kernel, and bytes of the weight per ns; the same for small M, of cuBLAS
 #: with the epilogue, and of ours.
 _HALF_ROW, _FP8_ROW = (2300.0, 2850.0), (2400.0, 1900.0)
@@ -39,4 +41,4 @@ def fp8_ns(rows: int, depth: int, columns: int) -> float:
 
 def rounding_ns(count: int) -> float:
     """Return the time of rounding `count` numbers to fp8, or of upconverting them, in ns."""
-    return _LAUNCH + 3.0 * count / _BYTES
+    return LAUNCH_NS + 3.0 * count / _BYTES

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from ortkit.fusion.gemm.cpu_fp32 import Panels
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.packed import Panels
 from ortkit.fusion.regions.search import PACKED
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import TensorSpec

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.kernels.layouts.fp32_panels import panels
-from ortkit.kernels.layouts.prepack import Array
+from ortkit.kernels.prepack import Array
 
 #: Weights begin where a vector may be loaded as a whole.
 ALIGNMENT = 64

@@ -96,7 +96,10 @@ class Cases:
 
     def _inputs(self, number: int, kind: Kind) -> Iterator[Operand]:
         few = self._kernel.rows
-        shapes = iter(self._kernel.cases[number].shapes if few is None else few.shapes)
+        given = self._kernel.cases[number].shapes if few is None else few.shapes
+        if self._packed is not None:
+            given = tuple(self._packed.sizes(given, number))
+        shapes = iter(given)
         specs = zip(self._kernel.inputs, self._constants, strict=True)
         for index, (spec, constant) in enumerate(specs):
             if constant is not None:

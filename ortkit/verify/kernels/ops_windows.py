@@ -47,6 +47,33 @@ class Conv(OpRun):
         return (result if b is None else result + b.reshape(-1, *[1] * rank),)
 
 
+class ConvInteger(Conv):
+    """Convolution of bytes: exact sums, and zero points around the image."""
+
+    op_domain = ""
+
+    def _run(  # type: ignore[override]
+        self,
+        x: np.ndarray,
+        w: np.ndarray,
+        x_zero: np.ndarray | None = None,
+        w_zero: np.ndarray | None = None,
+        auto_pad: str | None = None,
+        dilations: Sequence[int] | None = None,
+        group: int | None = None,
+        kernel_shape: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[np.ndarray]:
+        moved = x.astype(np.float64) - (0 if x_zero is None else x_zero)
+        weight = w.astype(np.float64)
+        if w_zero is not None:
+            weight -= w_zero.reshape(-1, *[1] * (w.ndim - 1))
+        given = auto_pad, dilations, group, kernel_shape, pads, strides
+        (result,) = super()._run(moved, weight, None, *given)
+        return (result.astype(np.int32),)
+
+
 class MaxPool(OpRun):
     """The largest value of each window, all windows at once; NaN where a window has one."""
 

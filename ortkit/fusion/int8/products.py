@@ -1,5 +1,7 @@
 """Int8 matrix products in a graph, whatever tool wrote them: one value for every way of writing.
 
+Convolutions are such products too: `filters.py` finds them.
+
 MatMul or Gemm of two DequantizeLinear        QDQ format
 QLinearMatMul, com.microsoft.QGemm            QOperator format
 MatMulInteger, Cast, Mul                      dynamic quantization
@@ -8,8 +10,10 @@ com.microsoft.MatMulIntegerToFloat            what ONNX Runtime and `--precision
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -17,13 +21,16 @@ import onnx_ir as ir
 from ortkit.analysis.quantization import is_op, places
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
+from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.kernels.layouts.int8_panels import layout
+from ortkit.kernels.prepack import Prepack
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
 MICROSOFT = "com.microsoft"
 Array = np.ndarray
+Sizes: TypeAlias = tuple[object, ...]
 #: Scales of grids; others are no quantization, and kernels differ in what they make of them.
 _LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
@@ -37,18 +44,100 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """A constant matrix of bytes, and how it is stored.
+class Weights(ABC):
+    """A constant factor of bytes.
 
     Args:
         value: The constant.
-        is_transposed: Whether it is stored as [N, K].
         middle: What stands for 0: 0 of int8, 128 of uint8.
     """
 
     value: ir.Value
-    is_transposed: bool
     middle: int
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """Numbers of a row of the result."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Prepack:
+        """How kernels read it."""
+
+    @abstractmethod
+    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
+        """Write the int32 product of x with what is unpacked, and return its name."""
+
+    @abstractmethod
+    def fits(self, given: Sizes, made: Sizes) -> bool:
+        """Say whether a result of some sizes may be the product of what has some."""
+
+    @abstractmethod
+    def is_row(self, array: Array) -> bool:
+        """Say whether a constant beside a result has one number for each column."""
+
+    @abstractmethod
+    def lie(self, sizes: Sizes) -> Sizes:
+        """Return the sizes of a value as kernels see it."""
+
+    @abstractmethod
+    def _unpacked(self, array: Array) -> Array:
+        """Return the constant in the sizes that `layout` packs."""
+
+    def tensor(self) -> ir.TensorProtocol:
+        """Return the panels of int8, once they are read."""
+        shape = ir.Shape(self.layout.shape)
+        return ir.LazyTensor(self._packed, dtype=ir.DataType.INT8, shape=shape)
+
+    def _packed(self) -> ir.TensorProtocol:
+        tensor = self.value.const_value
+        assert tensor is not None
+        array = self._unpacked(read_once(tensor))
+        array = (array.astype(np.int16) - self.middle).astype(np.int8)
+        return ir.tensor(np.ascontiguousarray(self.layout.pack(array)))
+
+
+@dataclass(frozen=True)
+class Matrix(Weights):
+    """A matrix.
+
+    Args:
+        is_transposed: Whether it is stored as [N, K].
+    """
+
+    is_transposed: bool
+
+    @property
+    def columns(self) -> int:
+        """See `Weights`."""
+        return self.sizes[1]
+
+    @property
+    def layout(self) -> Prepack:
+        """See `Weights`."""
+        return layout(*self.sizes)
+
+    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
+        """See `Weights`."""
+        return writer.op("MatMulInteger", x, writer.unpacked(packed, self.layout), zero)
+
+    def fits(self, given: Sizes, made: Sizes) -> bool:
+        """See `Weights`."""
+        if len(given) < 2 or given[-1] != self.sizes[0]:
+            return False
+        return made == (*given[:-1], self.sizes[1])
+
+    def is_row(self, array: Array) -> bool:
+        """See `Weights`."""
+        return array.size == self.columns and array.shape[-1:] == (self.columns,)
+
+    def lie(self, sizes: Sizes) -> Sizes:
+        """See `Weights`."""
+        return sizes
+
+    def _unpacked(self, array: Array) -> Array:
+        return array.T if self.is_transposed else array
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -58,27 +147,16 @@ class Matrix:
         rows, columns = tensor.shape.numpy()
         return (columns, rows) if self.is_transposed else (rows, columns)
 
-    def tensor(self) -> ir.TensorProtocol:
-        """Return the panels of int8, once they are read."""
-        shape = ir.Shape(layout(*self.sizes).shape)
-        return ir.LazyTensor(self._packed, dtype=ir.DataType.INT8, shape=shape)
-
-    def _packed(self) -> ir.TensorProtocol:
-        tensor = self.value.const_value
-        assert tensor is not None
-        array = read_once(tensor)
-        array = array.T if self.is_transposed else array
-        array = (array.astype(np.int16) - self.middle).astype(np.int8)
-        return ir.tensor(np.ascontiguousarray(layout(*self.sizes).pack(array)))
-
 
 @dataclass(frozen=True)
 class IntegerProduct:
     """Int8 dot products, and what they are multiplied by.
 
+    It is a matrix product or, by what `matrix` is, a convolution.
+
     Args:
         nodes: All of them, in order; DequantizeLinear of operands are not among them.
-        x: uint8 [..., K].
+        x: uint8 [..., K]; of a convolution NCHW.
         zero: What stands for 0 in `x`: a number, or a value of one uint8.
         matrix: The other factor.
         added: int32 [N], added to the sums; None if nothing is.
@@ -96,7 +174,7 @@ class IntegerProduct:
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     zero: int | ir.Value
-    matrix: Matrix
+    matrix: Weights
     added: Array | None
     scale: Array | ir.Value
     factor: ir.Value | None
@@ -109,7 +187,7 @@ class IntegerProduct:
 def find_product(scope: Scope, node: ir.Node) -> IntegerProduct | None:
     """Return the int8 matrix product of a node; None if it is none that kernels take."""
     find = _FINDERS.get((node.domain, node.op_type))
-    found = None if find is None else find(_Finder(scope, node))
+    found = None if find is None else find(Finder(scope, node))
     return found if found is not None and found.x.producer() is not node else None
 
 
@@ -147,7 +225,7 @@ def dequantized(scope: Scope, value: ir.Value | None) -> tuple[ir.Value, Grid] |
 
 
 @dataclass(frozen=True)
-class _Finder:
+class Finder:
     """One look at a node."""
 
     scope: Scope
@@ -164,71 +242,71 @@ class _Finder:
     def of_floats(self) -> IntegerProduct | None:
         """MatMul and Gemm of what is dequantized."""
         x = dequantized(self.scope, self.input(0))
-        weight = self._widened(self.input(1), self.flag("transB"))
-        if x is None or weight is None or self._is_scaled():
+        weight = self.widened(self.input(1), self.flag("transB"))
+        if x is None or weight is None or self.is_scaled():
             return None
         (source, grid), (matrix, scales) = x, weight
         scale = np.asarray(grid.scale * scales, np.float32)
         added, bias = None, self.input(2) if self.node.op_type == "Gemm" else None
         if bias is not None:
-            added = self._whole_bias(bias, scale, matrix)
+            added = self.whole_bias(bias, scale, matrix)
             if added is None:
                 return None
-        return self._made(source, grid.zero, matrix, scale, added=added, is_merged=True)
+        return self.made(source, grid.zero, matrix, scale, added=added, is_merged=True)
 
     def of_rounded(self) -> IntegerProduct | None:
         """QLinearMatMul."""
         x, zero = self.input(0), grid_of(self.scope, self.input(1), self.input(2))
         result = grid_of(self.scope, self.input(6), self.input(7))
-        weight = self._matrix(self.input(3), self.input(5), is_transposed=False)
-        scales = self._scales(self.input(4), weight)
+        weight = self.matrix(self.input(3), self.input(5), is_transposed=False)
+        scales = self.scales(self.input(4), weight)
         if x is None or zero is None or result is None or weight is None or scales is None:
             return None
         scale = quotient(zero.scale * scales, result.scale)
-        return self._made(x, zero.zero, weight, scale, grid=result)
+        return self.made(x, zero.zero, weight, scale, grid=result)
 
     def of_rounded_gemm(self) -> IntegerProduct | None:
         """QGemm of ONNX Runtime, whose bias is int32."""
         x, grid = self.input(0), grid_of(self.scope, self.input(1), self.input(2))
-        weight = self._matrix(self.input(3), self.input(5), is_transposed=self.flag("transB"))
-        scales = self._scales(self.input(4), weight)
-        if x is None or grid is None or weight is None or scales is None or self._is_scaled():
+        weight = self.matrix(self.input(3), self.input(5), is_transposed=self.flag("transB"))
+        scales = self.scales(self.input(4), weight)
+        if x is None or grid is None or weight is None or scales is None or self.is_scaled():
             return None
         added, given = None, self.input(6)
         if given is not None:
-            added = self._row(given, weight.sizes[1], np.int32)
+            added = self.row(given, weight.sizes[1], np.int32)
             if added is None:
                 return None
         scale = np.asarray(grid.scale * scales, np.float32)
         if self.input(7) is None:
-            return self._made(x, grid.zero, weight, scale, added=added)
+            return self.made(x, grid.zero, weight, scale, added=added)
         result = grid_of(self.scope, self.input(7), self.input(8))
         if result is None:
             return None
         scale = quotient(scale, result.scale)
-        return self._made(x, grid.zero, weight, scale, added=added, grid=result)
+        return self.made(x, grid.zero, weight, scale, added=added, grid=result)
 
     def of_scaled(self) -> IntegerProduct | None:
         """MatMulIntegerToFloat of ONNX Runtime."""
-        weight = self._matrix(self.input(1), self.input(5), is_transposed=False)
-        scales = self._scales(self.input(3), weight)
-        x, factor, zero = self.input(0), self.input(2), self._zero(self.input(4))
+        weight = self.matrix(self.input(1), self.input(5), is_transposed=False)
+        scales = self.scales(self.input(3), weight)
+        x, factor, zero = self.input(0), self.input(2), self.zero(self.input(4))
         if x is None or factor is None or weight is None or scales is None or zero is None:
             return None
         bias, columns = self.input(6), weight.sizes[1]
-        if bias is not None and self._shape(bias) != (columns,):
+        if bias is not None and self.shape(bias) != (columns,):
             return None
         if (step := self.scope.array(factor, 1)) is not None:
             scale = np.asarray(np.float32(step.reshape(())) * scales, np.float32)
-            return self._made(x, zero, weight, scale, bias=bias)
-        if not self._is_one(factor):
+            return self.made(x, zero, weight, scale, bias=bias)
+        if not self.is_one(factor):
             return None
-        return self._made(x, zero, weight, scales, factor=factor, bias=bias)
+        return self.made(x, zero, weight, scales, factor=factor, bias=bias)
 
     def of_integers(self) -> IntegerProduct | None:
         """MatMulInteger, whose result a Cast and a Mul scale."""
-        weight = self._matrix(self.input(1), self.input(3), is_transposed=False)
-        x, zero = self.input(0), self._zero(self.input(2))
+        weight = self.matrix(self.input(1), self.input(3), is_transposed=False)
+        x, zero = self.input(0), self.zero(self.input(2))
         cast = _reader(self.node.outputs[0], "Cast")
         scaled = None if cast is None else _reader(cast.outputs[0], "Mul")
         if x is None or weight is None or zero is None or cast is None or scaled is None:
@@ -237,18 +315,18 @@ class _Finder:
         if len(others) != 1 or others[0] is None:
             return None
         scale = others[0]
-        if not self._is_one(scale) and self._shape(scale) != (weight.sizes[1],):
+        if not self.is_one(scale) and self.shape(scale) != (weight.sizes[1],):
             return None
-        if self._shape(scaled.outputs[0]) != self._shape(self.node.outputs[0]):
+        if self.shape(scaled.outputs[0]) != self.shape(self.node.outputs[0]):
             return None
-        return self._made(x, zero, weight, scale, nodes=(self.node, cast, scaled))
+        return self.made(x, zero, weight, scale, nodes=(self.node, cast, scaled))
 
     # ---- parts
-    def _made(
+    def made(
         self,
         x: ir.Value,
         zero: int | ir.Value,
-        matrix: Matrix,
+        matrix: Weights,
         scale: Array | ir.Value,
         *,
         added: Array | None = None,
@@ -258,32 +336,30 @@ class _Finder:
         grid: Grid | None = None,
         is_merged: bool = False,
     ) -> IntegerProduct | None:
-        shape = self._shape(x)
-        if shape is None or len(shape) < 2 or shape[-1] != matrix.sizes[0]:
-            return None
-        if self._dtype(x) != ir.DataType.UINT8 or self.scope.is_constant(x):
+        shape = self.shape(x)
+        if self.dtype(x) != ir.DataType.UINT8 or self.scope.is_constant(x):
             return None
         if not isinstance(scale, ir.Value) and not np.isfinite(scale).all():
             return None
         nodes = nodes or (self.node,)
         end = nodes[-1].outputs[0]
-        result = self._shape(end)
-        if grid is None and self._dtype(end) != _FLOAT:
+        result = self.shape(end)
+        if grid is None and self.dtype(end) != _FLOAT:
             return None
-        if result is None or result != (*shape[:-1], matrix.sizes[1]):
+        if shape is None or result is None or not matrix.fits(shape, result):
             return None
         return IntegerProduct(
             nodes, x, zero, matrix, added, scale, factor, bias, end, grid, is_merged
         )
 
-    def _is_scaled(self) -> bool:
+    def is_scaled(self) -> bool:
         """Say whether a Gemm has factors, or a transposed first operand."""
         factors = [self.node.attributes.get(name) for name in ("alpha", "beta")]
         if any(one is not None and one.as_float() != 1.0 for one in factors):
             return True
         return self.flag("transA")
 
-    def _widened(self, value: ir.Value | None, is_transposed: bool) -> tuple[Matrix, Array] | None:
+    def widened(self, value: ir.Value | None, is_transposed: bool) -> tuple[Matrix, Array] | None:
         """Return the matrix of bytes that a factor is dequantized from, and its scales."""
         node = None if value is None else value.producer()
         if node is not None and (node.domain, node.op_type) == ("", "Transpose"):
@@ -295,9 +371,9 @@ class _Finder:
         if node is None or not is_op(node, "DequantizeLinear"):
             return None
         zero = node.inputs[2] if len(node.inputs) > 2 else None
-        source = self._folded(node) or node.inputs[0]
-        matrix = self._matrix(source, zero, is_transposed=is_transposed)
-        scales = self._scales(node.inputs[1], matrix)
+        source = self.folded(node, 2) or node.inputs[0]
+        matrix = self.matrix(source, zero, is_transposed=is_transposed)
+        scales = self.scales(node.inputs[1], matrix)
         if matrix is None or scales is None:
             return None
         axis, block = places(Site(self.scope, node, ""), node)
@@ -305,14 +381,14 @@ class _Finder:
             return None
         return matrix, scales
 
-    def _folded(self, widening: ir.Node) -> ir.Value | None:
+    def folded(self, widening: ir.Node, rank: int) -> ir.Value | None:
         """Return the constant that QuantizeLinear in front of DequantizeLinear makes of floats."""
         source = widening.inputs[0]
         node = None if source is None else source.producer()
         if node is None or not is_op(node, "QuantizeLinear") or source is None:
             return None
         array, scale = self.scope.array(node.inputs[0]), self.scope.array(node.inputs[1])
-        if array is None or scale is None or array.ndim != 2 or array.dtype != np.float32:
+        if array is None or scale is None or array.ndim != rank or array.dtype != np.float32:
             return None
         axis, block = places(Site(self.scope, node, ""), node)
         if (
@@ -321,8 +397,10 @@ class _Finder:
             or scale.size not in (1, array.shape[axis])
         ):
             return None
-        steps = scale.reshape((-1, 1) if scale.size > 1 and axis == 0 else -1)
-        dtype = self._dtype(source)
+        along = [1] * rank
+        along[axis] = scale.size
+        steps = scale.reshape(along)
+        dtype = self.dtype(source)
         if dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
             return None
         # Other zero points are refused later.
@@ -330,14 +408,20 @@ class _Finder:
         whole = np.clip(np.rint(array / steps) + middle, least, least + 255)
         return detached_constant(ir.tensor(whole.astype(dtype.numpy())), f"{source.name}/folded")
 
-    def _matrix(
+    def matrix(
         self, value: ir.Value | None, zero: ir.Value | None, *, is_transposed: bool
     ) -> Matrix | None:
+        """Return a matrix of bytes around the middle of their type."""
+        middle = self.middle(value, zero, 2)
+        return None if value is None or middle is None else Matrix(value, middle, is_transposed)
+
+    def middle(self, value: ir.Value | None, zero: ir.Value | None, rank: int) -> int | None:
+        """Return what stands for 0 in a constant of bytes; None if it is not their middle."""
         if value is None or value.const_value is None:
             return None
         if value.graph is not None and not self.scope.is_constant(value):
             return None
-        if len(value.const_value.shape) != 2 or 0 in value.const_value.shape.numpy():
+        if len(value.const_value.shape) != rank or 0 in value.const_value.shape.numpy():
             return None
         dtype = value.const_value.dtype
         if dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
@@ -346,23 +430,23 @@ class _Finder:
         given = np.zeros(1) if zero is None else self.scope.array(zero)
         if given is None or (given.astype(np.int16) != middle).any():
             return None
-        return Matrix(value, is_transposed, middle)
+        return middle
 
-    def _scales(self, value: ir.Value | None, matrix: Matrix | None) -> Array | None:
+    def scales(self, value: ir.Value | None, matrix: Weights | None) -> Array | None:
         """Return constant scales, one number or one for each column."""
         array = self.scope.array(value)
         if array is None or matrix is None or array.dtype != np.float32:
             return None
         if array.size == 1:
             return array.reshape(())
-        return array.reshape(-1) if array.size == matrix.sizes[1] else None
+        return array.reshape(-1) if array.size == matrix.columns else None
 
-    def _whole_bias(self, value: ir.Value, scale: Array, matrix: Matrix) -> Array | None:
+    def whole_bias(self, value: ir.Value, scale: Array, matrix: Weights) -> Array | None:
         """Return a bias in int32, if its scale is that of the sums."""
         node = value.producer()
         if node is None or not is_op(node, "DequantizeLinear"):
             return None
-        steps, columns = self.scope.array(node.inputs[1]), matrix.sizes[1]
+        steps, columns = self.scope.array(node.inputs[1]), matrix.columns
         zero = self.scope.array(node.inputs[2]) if len(node.inputs) > 2 else None
         if steps is None or steps.size not in (1, columns) or (zero is not None and zero.any()):
             return None
@@ -370,32 +454,32 @@ class _Finder:
         # A quantizer may round the product of the two scales once more.
         if not (np.abs(steps.reshape(-1) - wanted) <= np.spacing(wanted)).all():
             return None
-        return self._row(node.inputs[0], columns, np.int32)
+        return self.row(node.inputs[0], columns, np.int32)
 
-    def _row(self, value: ir.Value | None, columns: int, dtype: type) -> Array | None:
+    def row(self, value: ir.Value | None, columns: int, dtype: type) -> Array | None:
         array = self.scope.array(value, columns)
         if array is None or array.dtype != dtype or array.size != columns:
             return None
         return array.reshape(-1) if array.shape[-1] == columns else None
 
-    def _zero(self, value: ir.Value | None) -> int | ir.Value | None:
+    def zero(self, value: ir.Value | None) -> int | ir.Value | None:
         """Return a zero point of one uint8: its number, or what gives it."""
         if value is None:
             return 0
         array = self.scope.array(value, 1)
         if array is not None:
             return int(array.reshape(())) if array.dtype == np.uint8 and array.size else None
-        return value if self._is_one(value) and not self.scope.is_constant(value) else None
+        return value if self.is_one(value) and not self.scope.is_constant(value) else None
 
-    def _is_one(self, value: ir.Value) -> bool:
-        shape = self._shape(value)
+    def is_one(self, value: ir.Value) -> bool:
+        shape = self.shape(value)
         return shape is not None and all(size == 1 for size in shape) and len(shape) < 2
 
-    def _shape(self, value: ir.Value) -> tuple[object, ...] | None:
+    def shape(self, value: ir.Value) -> tuple[object, ...] | None:
         shape = self.scope.shapes.shape(value)
         return None if shape is None else tuple(shape)
 
-    def _dtype(self, value: ir.Value) -> ir.DataType | None:
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
         return self.scope.shapes.dtype(value)
 
 
@@ -410,11 +494,11 @@ def _reader(value: ir.Value, op_type: str) -> ir.Node | None:
     return node if (node.domain, node.op_type) == ("", op_type) else None
 
 
-_FINDERS: Mapping[tuple[str, str], Callable[[_Finder], IntegerProduct | None]] = {
-    ("", "MatMul"): _Finder.of_floats,
-    ("", "Gemm"): _Finder.of_floats,
-    ("", "QLinearMatMul"): _Finder.of_rounded,
-    ("", "MatMulInteger"): _Finder.of_integers,
-    (MICROSOFT, "QGemm"): _Finder.of_rounded_gemm,
-    (MICROSOFT, "MatMulIntegerToFloat"): _Finder.of_scaled,
+_FINDERS: Mapping[tuple[str, str], Callable[[Finder], IntegerProduct | None]] = {
+    ("", "MatMul"): Finder.of_floats,
+    ("", "Gemm"): Finder.of_floats,
+    ("", "QLinearMatMul"): Finder.of_rounded,
+    ("", "MatMulInteger"): Finder.of_integers,
+    (MICROSOFT, "QGemm"): Finder.of_rounded_gemm,
+    (MICROSOFT, "MatMulIntegerToFloat"): Finder.of_scaled,
 }

@@ -1,12 +1,12 @@
-"""Products with a constant matrix in float32, on CPUs: what of a graph one kernel may compute.
+"""Products with a constant matrix that a kernel reads packed: what of a graph one may compute.
 
-The matrix is packed in panels of columns (`ortkit.custom_ops.tvm.gemm.fp32`), and what is done to
+How the matrix is packed the anchor says (`ortkit.kernels.anchor.PackedMatrix`). What is done to
 each element of the result is done in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,43 +18,41 @@ from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.graph.symbolic.dims import Size
-from ortkit.kernels.layouts.fp32_panels import layout
-from ortkit.kernels.layouts.prepack import Array, Prepack
+from ortkit.kernels.anchor import Anchor, PackedMatrix
+from ortkit.kernels.prepack import Array, Prepack
 from ortkit.operators import where
 from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
-#: What is smaller is left alone.
-LEAST_ROWS, LEAST_SIDE = 16, 32
-#: Longer epilogues are split.
-MAX_EPILOGUE_OPS = 8
 #: ONNX Runtime's own functions of one value.
 _OWN_STEPS = where(domain="com.microsoft", access="elementwise") - {"BiasGelu"}
 
 
 @dataclass(frozen=True)
 class Panels:
-    """A matrix in panels of columns, and the constant that it is packed from.
+    """A packed matrix, and the constant that it is packed from.
 
     Args:
         weight: That constant.
         is_transposed: True if it is stored as [N, K].
         factor: That it is multiplied by.
+        layout: Given K and N, how it is packed.
     """
 
     weight: ir.Value
     is_transposed: bool
     factor: float
+    layout: Callable[[int, int], Prepack]
 
     def tensor(self) -> ir.TensorProtocol:
         """Return them packed, once they are read; what is read of a file is not kept."""
         tensor = self.weight.const_value
         assert tensor is not None
         sizes = tensor.shape.numpy()[-2:]
-        packing = layout(*(sizes[::-1] if self.is_transposed else sizes))
+        packing = self.layout(*(sizes[::-1] if self.is_transposed else sizes))
         return ir.LazyTensor(
-            lambda: self._packed(tensor, packing), dtype=ir.DataType.FLOAT,
+            lambda: self._packed(tensor, packing), dtype=tensor.dtype,
             shape=ir.Shape(packing.shape),
         )  # fmt: skip
 
@@ -62,7 +60,7 @@ class Panels:
         array = read_once(tensor)
         array = array.reshape(array.shape[-2:])
         matrix = array.T if self.is_transposed else array
-        scaled = matrix if self.factor == 1.0 else matrix * np.float32(self.factor)
+        scaled = matrix if self.factor == 1.0 else matrix * matrix.dtype.type(self.factor)
         return ir.tensor(np.ascontiguousarray(packing.pack(scaled)))
 
 
@@ -71,8 +69,9 @@ class Product:
     """A matmul of `x` and a constant weight, plus `bias`, with the epilogue.
 
     Args:
+        of: What the template says of the matrix.
         nodes: All of them, in order; among them may be reshapes of rows.
-        x: float32 [..., depth].
+        x: [..., depth].
         rows: The sizes of what is multiplied, but for the last.
         count: Their product, nominal where it is not known.
         weight: The constant that the product reads.
@@ -80,12 +79,13 @@ class Product:
         columns: Its columns.
         is_transposed: True if `weight` is stored as [N, K].
         factor: That `weight` is multiplied by.
-        bias: float32 [columns]; None if there is none.
+        bias: [columns]; None if there is none.
         bias_value: The constant that `bias` is as it lies; None if it is made of one.
         epilogue: Functions of one value, in order.
         end: The result.
     """
 
+    of: PackedMatrix
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     rows: tuple[int | str, ...]
@@ -101,30 +101,27 @@ class Product:
     end: ir.Value
 
     @property
-    def multiplies(self) -> int:
-        """The multiply-adds of a run."""
-        return self.count * self.depth * self.columns
-
-    @property
     def panels(self) -> Panels:
         """Its matrix as the kernel reads it."""
-        return Panels(self.weight, self.is_transposed, self.factor)
+        return Panels(self.weight, self.is_transposed, self.factor, self.of.layout)
 
 
 @refusals
-def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
+def find_product(scope: Scope, node: ir.Node, anchor: Anchor) -> Product | Refused | None:
     """Return a node as a matmul, without its epilogue.
 
-    None if it is none in float32 with a constant matrix; the reason if no kernel would do.
+    None if it is none of the anchor's type with a constant matrix; the reason if no kernel would
+    do.
     """
-    site = Site(scope, node, "")
-    if node.domain or node.op_type not in ("Gemm", "MatMul"):
+    of = anchor.packed
+    if of is None or (node.domain, node.op_type) not in anchor.operators:
         return None
+    site = Site(scope, node, "")
     x, weight = site.input(0), site.input(1)
     if x is None or scope.is_constant(x) or weight is None or not scope.is_constant(weight):
         return None
-    shape, tensor = scope.shapes.shape(x), weight.const_value
-    if shape is None or len(shape) < 2 or scope.shapes.dtype(x) != ir.DataType.FLOAT:
+    shape, tensor, dtype = scope.shapes.shape(x), weight.const_value, scope.shapes.dtype(x)
+    if shape is None or len(shape) < 2 or dtype is None or dtype.numpy().name != anchor.dtype:
         return None
     assert tensor is not None
     sizes = tensor.shape.numpy()
@@ -135,28 +132,28 @@ def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
         return Refused("what it multiplies is transposed")
     is_transposed = bool(site.int("transB", 0))
     depth, columns = reversed(sizes[-2:]) if is_transposed else sizes[-2:]
-    bias = needed(_bias_of(site, columns))
+    row, value = needed(_bias_of(site, columns))
     count = prod(nominal(size) for size in shape[:-1])
-    if count < LEAST_ROWS or min(depth, columns) < LEAST_SIDE:
+    if count < of.least_rows or min(depth, columns) < of.least_side:
         return Refused(f"{count} rows times a matrix of {depth} x {columns} are too few")
-    row, value = bias
     return Product(
-        (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns, is_transposed,
+        of, (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns, is_transposed,
         site.float("alpha", 1.0), row, value, (), node.outputs[0],
     )  # fmt: skip
 
 
-def with_epilogues(scope: Scope, first: Product, *, in_place: bool) -> list[Product]:
+def with_epilogues(scope: Scope, first: Product, longest: int, *, in_place: bool) -> list[Product]:
     """Return a matmul with each of its epilogues, the longest first.
 
     Args:
         scope: Its graph's.
         first: Without an epilogue.
+        longest: Nodes of an epilogue, at most.
         in_place: Whether the product's nodes are replaced where they stand: its epilogue then ends
             at a reshape of the rows, which stays.
     """
     found = [first]
-    while len(found[-1].epilogue) < MAX_EPILOGUE_OPS:
+    while len(found[-1].epilogue) < longest:
         longer = _longer(scope, found[-1], in_place=in_place)
         if longer is None:
             break
@@ -180,8 +177,8 @@ def _bias_of(site: Site, columns: int) -> tuple[Array | None, ir.Value | None] |
         return Refused("what it adds is not one constant for each column")
     if factor == 1.0 and array.shape == (columns,):
         return array, value
-    row = np.broadcast_to(array.reshape(-1), (columns,)) * np.float32(factor)
-    return np.asarray(row, np.float32), None
+    row = np.broadcast_to(array.reshape(-1), (columns,)) * array.dtype.type(factor)
+    return np.asarray(row, array.dtype), None
 
 
 def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
@@ -205,7 +202,7 @@ def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
     if _is_bias(node, known, one):
         kept = others[0] if known[0].ndim == 1 else None
         return replace(one, nodes=nodes, bias=known[0].reshape(-1), bias_value=kept, end=end)
-    if not _is_step(node) or scope.shapes.dtype(end) != ir.DataType.FLOAT:
+    if not _is_step(node) or scope.shapes.dtype(end) != scope.shapes.dtype(one.x):
         return None
     rank = len(scope.shapes.shape(one.end) or ())
     if any(array.size != 1 or array.ndim > rank for array in known):

@@ -1,4 +1,4 @@
-"""What follows an int8 matrix product, written as the body of its region.
+"""What follows an int8 product or convolution, written as the body of its region.
 
 The chain goes on while one node alone reads a value: biases, activations and residuals in float32,
 QuantizeLinear and DequantizeLinear, and sums of quantized numbers. It may end after each of them.
@@ -6,8 +6,11 @@ QuantizeLinear and DequantizeLinear, and sums of quantized numbers. It may end a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -15,7 +18,8 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.analysis.quantization import is_op
-from ortkit.fusion.gemm.int8_products import (
+from ortkit.fusion.int8.lookup import find_lookup
+from ortkit.fusion.int8.products import (
     MICROSOFT,
     Array,
     Grid,
@@ -26,17 +30,19 @@ from ortkit.fusion.gemm.int8_products import (
     quotient,
 )
 from ortkit.fusion.regions.access import access_of, is_read_once
-from ortkit.fusion.regions.anchors import Choices
+from ortkit.fusion.regions.anchors import Choices, around
 from ortkit.fusion.regions.bodies import is_runtime_own, write_step
 from ortkit.fusion.regions.describe import tensor_spec
+from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import equal_sizes
-from ortkit.kernels.layouts.int8_panels import layout
-from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
+from ortkit.graph.symbolic.dims import Size
+from ortkit.kernels.anchor import Anchor
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
@@ -62,12 +68,34 @@ class End:
     value: ir.Value
 
 
+class Around(Protocol):
+    """What a chain is looked for with: a `Search`, or as much of one."""
+
+    scope: Scope
+
+    @property
+    def taken(self) -> Collection[ir.Node]:
+        """Nodes of other regions."""
+        ...
+
+    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """Return the constant that `key` stands for."""
+        ...
+
+
 @dataclass
 class Chain:
-    """The body of a region in the making."""
+    """The body of a region in the making.
 
-    search: Search
+    Args:
+        search: Whose graph it is in.
+        product: What it begins with.
+        kind: Of the region.
+    """
+
+    search: Around
     product: IntegerProduct
+    kind: str = KIND
     writer: NodeWriter = field(default_factory=NodeWriter)
     inputs: dict[str, ir.Value] = field(default_factory=dict)
     ends: list[End] = field(default_factory=list)
@@ -93,18 +121,26 @@ class Chain:
         read = {name for node in nodes for name in node.input}
         inputs = {name: value for name, value in self.inputs.items() if name in read}
         function = onnx.FunctionProto(
-            name=KIND, domain=DOMAIN, input=list(inputs), output=[end.name]
+            name=self.kind, domain=DOMAIN, input=list(inputs), output=[end.name]
         )
         function.node.extend(nodes)
         function.opset_import.append(helper.make_opsetid("", self.scope.opset()))
         if any(node.domain == MICROSOFT for node in nodes):
             function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
         equal = equal_sizes(self.scope, end.nodes)
-        specs = tuple(tensor_spec(self.scope, one, equal) for one in inputs.values())
-        made = tensor_spec(self.scope, end.value, equal)
-        signature = RegionSignature(KIND, body_text(function), specs, (made,))
-        region = FusedRegion(KIND, end.nodes, tuple(inputs.values()), (end.value,))
+        specs = tuple(self._spec(one, equal) for one in inputs.values())
+        made = self._spec(end.value, equal)
+        signature = RegionSignature(self.kind, body_text(function), specs, (made,))
+        region = FusedRegion(self.kind, end.nodes, tuple(inputs.values()), (end.value,))
         return region, signature
+
+    def _spec(self, value: ir.Value, equal: Mapping[Size, Size]) -> TensorSpec:
+        """Return what a signature says of a value; constants lie as they do everywhere."""
+        spec = tensor_spec(self.scope, value, equal)
+        if value.const_value is not None:
+            return spec
+        sizes = self.product.matrix.lie(spec.shape)
+        return replace(spec, shape=tuple(s for s in sizes if isinstance(s, int | str)))
 
     # ---- the product
     def _product(self) -> str:
@@ -114,7 +150,7 @@ class Chain:
         x, packed = self._input("x", one.x), self._input("w", panels)
         given = one.zero
         zero = self._number(np.uint8(given)) if isinstance(given, int) else self._input("z", given)
-        sums = w.op("MatMulInteger", x, w.unpacked(packed, layout(*matrix.sizes)), zero)
+        sums = matrix.sums(w, x, packed, zero)
         if one.added is not None:
             sums = w.op("Add", sums, self._row("c", one.added))
         cast = w.op("Cast", sums, to=int(ir.DataType.FLOAT))
@@ -132,10 +168,10 @@ class Chain:
         if one.grid is not None:
             return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
         if rounding is not None:
-            node, grid = rounding
-            self.product = _rounded(one, node, grid)
-            self.nodes.append(node)
-            self.value = node.outputs[0]
+            nodes, grid = rounding
+            self.product = _rounded(one, nodes, grid)
+            self.nodes += nodes
+            self.value = nodes[-1].outputs[0]
             return self._quantized(scaled, Grid(np.float32(1.0), grid.zero))
         return scaled
 
@@ -144,26 +180,35 @@ class Chain:
         """Go on by one step; False if that is not possible."""
         if self.grid is None:
             return self._round() or self._pointwise()
-        return self._add_rounded() or self._add_operator() or self._widen()
+        return self._add_rounded() or self._add_operator() or self._look_up() or self._widen()
 
     def _round(self) -> bool:
         found = self._rounding(self.value)
         if found is None:
             return False
-        node, grid = found
-        self._go_on([node], self._quantized(self.name, grid), grid)
+        nodes, grid = found
+        self._go_on(nodes, self._quantized(self.name, grid), grid)
         return True
 
-    def _rounding(self, value: ir.Value) -> tuple[ir.Node, Grid] | None:
-        """Return the QuantizeLinear to uint8 that alone reads a value, with its grid."""
+    def _rounding(self, value: ir.Value) -> tuple[list[ir.Node], Grid] | None:
+        """Return the QuantizeLinear to uint8 that alone reads a value, with its grid.
+
+        Relu and Clip in front of it are left out, as ONNX Runtime does, where the ends of the grid
+        cut off as much. They are among the nodes.
+        """
         node = self._reader(value)
+        if node is not None and not node.domain and node.op_type in ("Clip", "Relu"):
+            found = self._rounding(node.outputs[0]) if node.inputs[0] is value else None
+            if found is None or not _is_cut_off(self.scope, node, found[1]):
+                return None
+            return [node, *found[0]], found[1]
         if node is None or not is_op(node, "QuantizeLinear") or node.inputs[0] is not value:
             return None
         grid = grid_of(
             self.scope, node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
         )
         is_bytes = self.scope.shapes.dtype(node.outputs[0]) == ir.DataType.UINT8
-        return (node, grid) if grid is not None and is_bytes else None
+        return ([node], grid) if grid is not None and is_bytes else None
 
     def _pointwise(self) -> bool:
         """Take in a pointwise operator on float32."""
@@ -194,7 +239,7 @@ class Chain:
         if array is not None and array.dtype == np.float32:
             if array.size == 1:
                 return self.writer.constant(array.reshape(()))
-            is_row = array.size == self._columns and array.shape[-1] == self._columns
+            is_row = self.product.matrix.is_row(array)
             return self._row(f"r{len(self.inputs)}", array.reshape(-1)) if is_row else None
         if self.scope.is_constant(value) or self.scope.shapes.dtype(value) != ir.DataType.FLOAT:
             return None
@@ -221,7 +266,7 @@ class Chain:
         other = dequantized(self.scope, add.inputs[1 - place])
         if rounding is None or other is None or not self._keeps_shape(add):
             return False
-        return self._add([wide, add, rounding[0]], place, other, rounding[1])
+        return self._add([wide, add, *rounding[0]], place, other, rounding[1])
 
     def _add_operator(self) -> bool:
         """Take in a QLinearAdd."""
@@ -247,7 +292,7 @@ class Chain:
         source, grid = other
         array = self.scope.array(source, self._columns)
         if array is not None:
-            if array.size != self._columns or array.shape[-1] != self._columns:
+            if not self.product.matrix.is_row(array):
                 return False
             name = self._row(f"q{len(self.inputs)}", array.reshape(-1))
         elif self.scope.is_constant(source):
@@ -268,6 +313,20 @@ class Chain:
             helper.make_node("QLinearAdd", operands, [made], domain=MICROSOFT)
         )
         self._go_on(nodes, made, result)
+        return True
+
+    def _look_up(self) -> bool:
+        """Take in a function of bytes, as a table."""
+        found = find_lookup(self.scope, self.value, self._is_free)
+        if found is None:
+            return False
+        key = "table", found.table.tobytes()
+        held = f"{self.product.end.name}/table{len(self.inputs)}"
+        name = f"l{len(self.inputs)}"
+        self.inputs[name] = self.search.constant(key, held, ir.tensor(found.table.copy()))
+        place = self.writer.op("Cast", self.name, to=int(ir.DataType.INT32))
+        made = self.writer.op("Gather", name, place)
+        self._go_on(list(found.nodes), made, found.grid)
         return True
 
     def _widening(self) -> ir.Node | None:
@@ -302,8 +361,11 @@ class Chain:
         if not is_read_once(value):
             return None
         node = next(iter(value.uses())).node
-        is_free = node not in self.search.taken and node.graph is self.product.nodes[0].graph
-        return node if is_free else None
+        return node if self._is_free(node) else None
+
+    def _is_free(self, node: ir.Node) -> bool:
+        """Say whether a region may take in a node."""
+        return node not in self.search.taken and node.graph is self.product.nodes[0].graph
 
     def _keeps_shape(self, node: ir.Node) -> bool:
         shape = self.scope.shapes.shape(node.outputs[0])
@@ -311,7 +373,7 @@ class Chain:
 
     @property
     def _columns(self) -> int:
-        return self.product.matrix.sizes[1]
+        return self.product.matrix.columns
 
     def _go_on(self, nodes: list[ir.Node], name: str, grid: Grid | None) -> None:
         self.nodes += nodes
@@ -349,11 +411,24 @@ class Chain:
         return name
 
 
-def _rounded(one: IntegerProduct, node: ir.Node, grid: Grid) -> IntegerProduct:
+def _is_cut_off(scope: Scope, node: ir.Node, grid: Grid) -> bool:
+    """Say whether the ends of a grid cut off what a Relu or Clip does."""
+    if node.op_type == "Relu":
+        return grid.zero == 0
+    lowest = float(np.float32(0 - grid.zero) * grid.scale)
+    highest = float(np.float32(255 - grid.zero) * grid.scale)
+    limits = [scope.array(value, 1) for value in node.inputs[1:]]
+    if len(limits) != 2 or any(one is None or one.size != 1 for one in limits):
+        return False
+    low, high = (float(one.reshape(())) for one in limits if one is not None)
+    return low <= lowest and high >= highest
+
+
+def _rounded(one: IntegerProduct, nodes: list[ir.Node], grid: Grid) -> IntegerProduct:
     """Return a product with the QuantizeLinear that follows it."""
     return IntegerProduct(
-        (*one.nodes, node), one.x, one.zero, one.matrix, one.added, one.scale, one.factor,
-        one.bias, node.outputs[0], grid,
+        (*one.nodes, *nodes), one.x, one.zero, one.matrix, one.added, one.scale, one.factor,
+        one.bias, nodes[-1].outputs[0], grid,
     )  # fmt: skip
 
 
@@ -364,7 +439,12 @@ _FEW_ROWS, _WEIGHTS = 16, range(1 << 19, 1 << 23)
 _TRIED = 4
 
 
-def regions(search: Search, node: ir.Node) -> Choices | Refused | None:
+def regions(search: Search, anchor: Anchor) -> Iterator[Candidate]:
+    """Yield a candidate for each int8 matrix product of one graph."""
+    return around(search, anchor, partial(_regions, search))
+
+
+def _regions(search: Search, node: ir.Node) -> Choices | Refused | None:
     """Return the regions around an int8 matrix product; None for other nodes."""
     product = find_product(search.scope, node)
     if product is None or not search.taken.isdisjoint(product.nodes):
@@ -380,4 +460,5 @@ def _has_few_rows(scope: Scope, product: IntegerProduct) -> bool:
     sizes = (scope.shapes.shape(product.x) or ())[:-1]
     rows = [size for size in sizes if isinstance(size, int)]
     is_known = len(rows) == len(sizes) > 0
-    return is_known and prod(rows) < _FEW_ROWS and prod(product.matrix.sizes) in _WEIGHTS
+    weights = prod(product.matrix.layout.result)
+    return is_known and prod(rows) < _FEW_ROWS and weights in _WEIGHTS

@@ -1,0 +1,198 @@
+"""Int8 convolutions of NHWC images: products whose rows are read from a copy of lines.
+
+A region is `finish(ConvInteger(x, w))`: x uint8, w int8 in panels of 32 filters. What `finish` is:
+`forms/gemm_int8.py`. The sums are exact, and the same tiles compute them as those of matrix
+products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH, lines_of
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.refusal import Refused
+from ortkit.targets.cpu import has_bf16, has_tiles
+
+from ...forms.gemm_int8 import Filters, Int8Form, read_int8
+from ..gemm.int8 import LEVELS, finish_picoseconds, multiply_picoseconds
+from ..gemm.int8_emitter import Int8Emitter
+from ..gemm.int8_tiles import Depth, Int8Tiles, Opened
+from ..tile.program import Panels
+from ..tile.registers import VECTOR
+from .int8_depthwise import DepthwiseWriter
+from .int8_lines import Lines, Padded
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+# Numbers of a copy of lines that stay in the second level of cache, and the most on the stack.
+_ROOM, _MOST = 128 * 1024, 384 * 1024
+# Pixels of a block: its panels of weights are read once for all of them.
+_PIXELS, _DEPTHWISE_PIXELS = 224, 128
+# Numbers of a panel, which without VNNI is copied to 16 bits on the stack.
+_MOST_PAIRS = 8192
+
+
+@dataclass(frozen=True)
+class Int8Convolution:
+    """One convolution of a region."""
+
+    form: Int8Form
+
+    @property
+    def filters(self) -> Filters:
+        """The geometry."""
+        assert self.form.filters is not None
+        return self.form.filters
+
+    @property
+    def padded(self) -> Padded:
+        """What is copied."""
+        return Padded(self.filters, self.form.depth)
+
+    @property
+    def block(self) -> int:
+        """Lines of results of a unit."""
+        pixels = _DEPTHWISE_PIXELS if self.filters.is_depthwise else _PIXELS
+        return self.padded.block(_ROOM, pixels)
+
+    def is_direct(self, level: str) -> bool:
+        """Say whether rows are read where they lie: single pixels, in the type that they have."""
+        window = self.filters.window
+        return has_bf16(level) and window.kernel == (1, 1) and not any(window.pads)
+
+    @property
+    def blocks(self) -> int:
+        """Units of an image, for each panel."""
+        return -(-self.filters.result[0] // self.block)
+
+    @property
+    def panels(self) -> Panels:
+        """The panels of columns."""
+        return Panels(self.form.columns, WIDTH // VECTOR)
+
+    def depth_of(self, level: str) -> Depth:
+        """Return what a row consists of on a level."""
+        return Depth(1, self.form.depth) if self.is_direct(level) else self.depth
+
+    @property
+    def depth(self) -> Depth:
+        """What a row consists of in a copy of lines."""
+        window, channels = self.filters.window, self.form.depth
+        lines, run = lines_of(window.kernel, window.dilations, channels)
+        down = window.dilations[0] * self.padded.line_size
+        pitch: int | tuple[int, ...] = down
+        if lines != window.kernel[0]:
+            across = window.dilations[1] * channels
+            pitch = tuple(
+                i * down + j * across
+                for i in range(window.kernel[0])
+                for j in range(window.kernel[1])
+            )
+        return Depth(lines, run, pitch, is_padded=True)
+
+    def refuses(self, level: str) -> Refused | None:
+        """Say why there is no kernel for a processor level."""
+        if has_tiles(level):
+            return Refused("ONNX Runtime's int8 convolutions use the tiles of AMX")
+        if level not in LEVELS:
+            return Refused(f"processors of level {level} have no int8 dot products")
+        if self.padded.size(1) > _MOST:
+            return Refused(f"lines of {self.padded.line_size} numbers, which are too long to copy")
+        depth = self.depth.all_groups * GROUP
+        if not has_bf16(level) and not self.filters.is_depthwise and depth > _MOST_PAIRS:
+            return Refused(f"filters of {depth} numbers, more than {_MOST_PAIRS}, without VNNI")
+        return None
+
+    def launch(self, level: str) -> Launch:
+        """Units are blocks of lines of a panel of columns, of a depthwise one of all."""
+        of, batch = self.form, extent_of(self.form.signature.outputs[0].shape[0])
+        pixels = self.block * self.filters.result[1]
+        each, finish = multiply_picoseconds(level), finish_picoseconds(of)
+        if self.filters.is_depthwise:
+            # A fourth of the lanes of a group is wasted, and numbers are put side by side.
+            cost = of.columns * (self.filters.window.taps * 4 * each + finish)
+            return Launch((batch, Extent(self.blocks)), Extent(pixels), cost)
+        cost = WIDTH * (self.depth.all_groups * GROUP * each + finish)
+        units = batch, Extent(self.blocks), Extent(self.panels.count)
+        return Launch(units, Extent(pixels), cost)
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        e = Int8Emitter(symbol, processor=level)
+        if self.filters.is_depthwise:
+            return DepthwiseWriter(e, self.form, self.padded, self.block).function()
+        return _Writer(self, e, level).function()
+
+
+class _Writer:
+    """One kernel in the making."""
+
+    def __init__(self, of: Int8Convolution, e: Int8Emitter, level: str) -> None:
+        self.of, self.e, form = of, e, of.form
+        self.buffers, self.begin, self.end = e.parameters(form.signature)
+        self.lines: Lines | None = None
+        if not of.is_direct(level):
+            zero = e.u8(0) if form.zero is None else e.share(self.buffers[form.zero][e.i64(0)])
+            self.lines = Lines(e, of.padded, self.buffers[form.x], zero, of.block)
+        self.tiles = Int8Tiles(e, form, self.buffers, of.panels, of.depth_of(level))
+        self.copied = e.local(1, "int64")
+        e.store(self.copied, e.i64(-1), e.i64(0))
+
+    def function(self) -> Expr:
+        """Return the function that computes the units begin .. end - 1."""
+        e, of = self.e, self.of
+        height, width = of.filters.result
+        with e.loop(self.end - self.begin) as index:
+            unit = e.share(self.begin + index)
+            block = e.share(e.divide_down(unit, of.panels.count))
+            panel = e.share(unit - block * e.i64(of.panels.count))
+            image = e.share(e.divide_down(block, of.blocks))
+            first = e.share((block - image * e.i64(of.blocks)) * e.i64(of.block))
+            count = e.share(e.minimum(e.i64(of.block), e.i64(height) - first))
+            source = self._source(block, image, first, count)
+            pixel = e.share((image * e.i64(height) + first) * e.i64(width))
+            pixels = e.share(count * e.i64(width))
+            self.tiles.each_panel(panel, partial(self._panel, source, pixel, pixels))
+        return e.function()
+
+    def _source(self, block: Expr, image: Expr, first: Expr, count: Expr) -> tuple[Buffer, Expr]:
+        """Return what rows are read from, and where the block begins there."""
+        e, of = self.e, self.of
+        if self.lines is None:
+            (height, width), down = of.filters.image, of.filters.window.strides[0]
+            line = e.share(image * e.i64(height) + first * e.i64(down))
+            return self.buffers[of.form.x], e.share(line * e.i64(width * of.form.depth))
+        with e.block() as new:
+            self.lines.copy(image, first, count)
+            e.store(self.copied, block, e.i64(0))
+        e.when(e.not_equal(self.copied[e.i64(0)], block), new)
+        return self.lines.sink
+
+    def _panel(self, source: tuple[Buffer, Expr], first: Expr, count: Expr, panel: Opened) -> None:
+        e, (buffer, origin), padded = self.e, source, self.of.padded
+        pitch = padded.line_size
+        if self.lines is None:
+            pitch = self.of.filters.image[1] * self.of.form.depth
+
+        def tile(index: Expr, height: int) -> None:
+            places = [e.share(index + e.i64(r)) for r in range(height)]
+            tops = [e.share(origin + padded.place(e, one, pitch)) for one in places]
+            sinks = [
+                e.share((first + one) * e.i64(self.of.form.columns) + panel.column)
+                for one in places
+            ]
+            self.tiles.tile((buffer, tops), sinks, panel)
+
+        self.tiles.each_tile(count, tile)
+
+
+def match(signature: RegionSignature) -> Int8Convolution | Refused | None:
+    """Return the region as an int8 convolution; None if it is something else."""
+    form = read_int8(signature, "ConvInteger")
+    return Int8Convolution(form) if isinstance(form, Int8Form) else form

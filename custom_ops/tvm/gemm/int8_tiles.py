@@ -1,0 +1,270 @@
+"""Tiles of int8 products: rows of bytes by panels of columns, their sums in registers.
+
+A row is some lines of bytes, at the same distances in all rows: one line of a matrix, a line of an
+image for each line of a filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH
+
+from ..tile.program import Panels
+from ..tile.registers import VECTOR
+from .int8_finish import Finisher, Place
+from .nbits_emitter import BYTES
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ...forms.gemm_int8 import Int8Form
+    from .int8_emitter import Int8Emitter
+
+# Rows of tiles, the largest first. With VNNI there are 16 accumulators, two vectors wide; AVX2
+# has four, one vector of 16 columns wide: 8 registers.
+_VNNI_ROWS, _PAIR_ROWS = (8, 4, 2, 1), (4, 2, 1)
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What a row consists of.
+
+    Args:
+        lines: Runs of numbers.
+        run: Numbers of each.
+        pitch: How far lines lie apart, or where each lies.
+        is_padded: Whether up to a group may be read behind each, whatever lies there.
+    """
+
+    lines: int
+    run: int
+    pitch: int | tuple[int, ...] = 0
+    is_padded: bool = False
+
+    @property
+    def groups(self) -> int:
+        """Groups of four neighbours in a line of weights."""
+        return -(-self.run // GROUP)
+
+    @property
+    def all_groups(self) -> int:
+        """Those of all lines."""
+        return self.lines * self.groups
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A panel of columns whose weights are at hand.
+
+    Args:
+        column: Its first.
+        start: Where its weights begin.
+        vectors: How many it has.
+        lanes: Columns of its last vector.
+    """
+
+    column: Expr
+    start: Expr
+    vectors: int
+    lanes: int
+
+
+class Int8Tiles:
+    """Emits tiles.
+
+    Args:
+        e: Where to.
+        of: What is computed.
+        buffers: The region's tensors.
+        panels: The result's columns.
+        depth: What a row consists of.
+    """
+
+    def __init__(
+        self, e: Int8Emitter, of: Int8Form, buffers: list[Buffer], panels: Panels, depth: Depth
+    ) -> None:
+        self.e, self.of, self.buffers = e, of, buffers
+        self.panels, self.depth = panels, depth
+        self.heights = _VNNI_ROWS if e.has_dot4 else _PAIR_ROWS
+        self.together = panels.vectors if e.has_dot4 else 1
+        if not e.has_dot4:
+            # A panel in 16 bits.
+            self.wide = e.aligned(depth.all_groups * GROUP * WIDTH, "uint16")
+        self.finisher = Finisher(e, of, buffers, panels.vectors)
+        self.opened = e.local(1, "int64")
+        e.store(self.opened, e.i64(-1), e.i64(0))
+
+    def each_panel(self, panel: Expr, emit: Callable[[Opened], None]) -> None:
+        """Emit work on a panel, given its number; it is opened unless it was the last one."""
+        e = self.e
+
+        def some(vectors: int, lanes: int) -> None:
+            column = e.share(panel * e.i64(WIDTH))
+            start = e.share(panel * e.i64(self.depth.all_groups * WIDTH * GROUP))
+            opened = Opened(column, start, vectors, lanes)
+            with e.block() as new:
+                self._open(opened)
+                e.store(self.opened, panel, e.i64(0))
+            e.when(e.not_equal(self.opened[e.i64(0)], panel), new)
+            emit(opened)
+
+        self.panels.each(e, panel, some)
+
+    def each_tile(self, count: Expr, emit: Callable[[Expr, int], None]) -> None:
+        """Emit tiles of `count` rows, given the first row of each and its height."""
+        e, done = self.e, self.e.i64(0)
+        for height in self.heights:
+            number = e.share(e.divide_down(count - done, height))
+            with e.loop(number) as index:
+                emit(e.share(done + index * e.i64(height)), height)
+            done = e.share(done + number * e.i64(height))
+
+    def tile(self, rows: tuple[Buffer, list[Expr]], sinks: list[Expr], panel: Opened) -> None:
+        """Emit a tile: its sums, then its results.
+
+        Args:
+            rows: What has them, bytes with VNNI and 16 bits without, and where each begins.
+            sinks: Where in the result the panel's columns of each row begin.
+            panel: The columns.
+        """
+        e, tops = self.e, rows[1]
+        for first in range(0, panel.vectors, self.together):
+            vectors = range(first, min(panel.vectors, first + self.together))
+            totals = [[e.begin_sum(self.finisher.begin(v)) for v in vectors] for _ in tops]
+
+            def line(
+                away: Expr, group: Expr, totals: list[list[Buffer]] = totals,
+                vectors: range = vectors,
+            ) -> None:  # fmt: skip
+                self._add_line(rows, totals, vectors, panel, (away, group))
+
+            self._each_line(line)
+            for own, sink in zip(totals, sinks, strict=True):
+                for vector, total in zip(vectors, own, strict=True):
+                    width = VECTOR if vector < panel.vectors - 1 else panel.lanes
+                    place = Place(e.share(sink + e.i64(vector * VECTOR)), width, vector)
+                    self.finisher.write(e.sums(total), place)
+
+    def _each_line(self, emit: Callable[[Expr, Expr], None]) -> None:
+        """Emit lines, given how far each lies from a row's first, and its first group."""
+        e, of = self.e, self.depth
+        if of.lines == 1:
+            emit(e.i64(0), e.i64(0))
+        elif isinstance(of.pitch, int):
+            with e.loop(e.i64(of.lines)) as line:
+                emit(e.share(line * e.i64(of.pitch)), e.share(line * e.i64(of.groups)))
+        else:
+            for line, away in enumerate(of.pitch):
+                emit(e.i64(away), e.i64(line * of.groups))
+
+    def _open(self, panel: Opened) -> None:
+        """Emit the sums of a panel's weights, and what is read once for all rows."""
+        e = self.e
+        sums = [e.begin_sum() for _ in range(panel.vectors)]
+        with e.loop(e.i64(self.depth.all_groups)) as group:
+            for vector, total in enumerate(sums):
+                at = panel.start + group * e.i64(WIDTH * GROUP) + e.i64(vector * BYTES)
+                weights = e.share_bytes(e.sixty_four(self.buffers[self.of.weight], at))
+                if e.has_dot4:
+                    e.add_fours(total, e.constant(0x01010101, "uint32"), weights)
+                    continue
+                for number, pair in enumerate(e.widened(weights)):
+                    pair = e.share_row(pair, 2 * VECTOR, "uint16")
+                    e.add_pairs(total, e.constant(0x00010001, "uint32"), pair)
+                    to = self._wide_at(group * e.i64(2) + e.i64(number), vector)
+                    e.put(self.wide[0], to, pair, 2 * VECTOR)
+        self.finisher.open(panel.column, sums, panel.lanes)
+
+    def _wide_at(self, pair: Expr, vector: int) -> Expr:
+        """Return where a pair along K of 16 columns lies in the panel of 16 bits."""
+        e = self.e
+        return self.wide[1] + (pair + e.i64(vector * 2 * self.depth.all_groups)) * e.i64(
+            2 * VECTOR
+        )
+
+    def _add_line(
+        self,
+        rows: tuple[Buffer, list[Expr]],
+        totals: list[list[Buffer]],
+        vectors: range,
+        panel: Opened,
+        line: tuple[Expr, Expr],
+    ) -> None:
+        """Emit the products of a line of each row, added to sums."""
+        add = self._add_fours if self.e.has_dot4 else self._add_pairs
+        tops = rows[1]
+        if self.depth.lines > 1:
+            tops = [self.e.share(top + line[0]) for top in tops]
+        add((rows[0], tops), totals, vectors, panel, line[1])
+
+    def _add_fours(
+        self,
+        rows: tuple[Buffer, list[Expr]],
+        totals: list[list[Buffer]],
+        vectors: range,
+        panel: Opened,
+        first: Expr,
+    ) -> None:
+        """Emit sums of four products at once."""
+        e, run, (x, tops) = self.e, self.depth.run, rows
+        start = e.share(panel.start + first * e.i64(WIDTH * GROUP))
+
+        def step(group: Expr, four: list[Expr]) -> None:
+            at = start + group * e.i64(WIDTH * GROUP)
+            held = self.buffers[self.of.weight]
+            weights = [
+                e.share_bytes(e.sixty_four(held, at + e.i64(vector * BYTES))) for vector in vectors
+            ]
+            for own, value in zip(totals, four, strict=True):
+                for total, weight in zip(own, weights, strict=True):
+                    e.add_fours(total, value, weight)
+
+        whole = self.depth.groups if self.depth.is_padded else run // GROUP
+        with e.loop(e.i64(whole)) as group:
+            at = e.share(group * e.i64(GROUP))
+            step(group, [e.share(self._four(x, top + at)) for top in tops])
+        if left := max(0, run - whole * GROUP):
+            at = e.i64(run - left)
+            step(e.i64(whole), [e.share(self._some(x, top + at, left)) for top in tops])
+
+    def _add_pairs(
+        self,
+        rows: tuple[Buffer, list[Expr]],
+        totals: list[list[Buffer]],
+        vectors: range,
+        panel: Opened,
+        first: Expr,
+    ) -> None:
+        """Emit sums of two products at once, of rows and a panel in 16 bits."""
+        e, (buffer, tops) = self.e, rows
+        del panel
+        begin = e.share(first * e.i64(2))
+        with e.loop(e.i64(-(-self.depth.run // 2))) as pair:
+            weights = [
+                e.share_row(
+                    e.part(self.wide[0], self._wide_at(begin + pair, vector), 2 * VECTOR),
+                    2 * VECTOR,
+                    "uint16",
+                )
+                for vector in vectors
+            ]
+            for top, own in zip(tops, totals, strict=True):
+                at = top + pair * e.i64(2)
+                two = e.share(e.tir.reinterpret("uint32", e.part(buffer, at, 2)))
+                for total, weight in zip(own, weights, strict=True):
+                    e.add_pairs(total, two, weight)
+
+    def _four(self, x: Buffer, at: Expr) -> Expr:
+        return self.e.tir.reinterpret("uint32", self.e.part(x, at, GROUP))
+
+    def _some(self, x: Buffer, at: Expr, count: int) -> Expr:
+        """Return fewer than four neighbours; the others are 0, and not read."""
+        e = self.e
+        result = e.cast(x[at], "uint32")
+        for number in range(1, count):
+            shifted = e.cast(x[at + e.i64(number)], "uint32") << e.constant(8 * number, "uint32")
+            result = result | shifted
+        return result

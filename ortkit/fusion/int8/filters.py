@@ -1,0 +1,261 @@
+"""Int8 convolutions in a graph: products whose rows are places of an image.
+
+Conv of two DequantizeLinear                  QDQ format
+QLinearConv                                   QOperator format
+
+Kernels see images as NHWC, so that chains of them need no Transpose; see `fusion/conv`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.analysis.quantization import is_op, places
+from ortkit.fusion.int8.chain import Chain, End
+from ortkit.fusion.int8.products import (
+    Array,
+    Finder,
+    IntegerProduct,
+    Sizes,
+    Weights,
+    dequantized,
+    grid_of,
+    quotient,
+)
+from ortkit.fusion.regions.lower import detached_constant
+from ortkit.fusion.regions.node_writer import NodeWriter
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.graph.shapes.conv_window import Window, window_of
+from ortkit.kernels.layouts.int8_panels import filter_layout, layout, lines_of
+from ortkit.kernels.prepack import Prepack
+from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused, RefusedError, refusals
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+KIND = "int8_conv"
+_TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
+_RANK = 4
+
+
+@dataclass(frozen=True)
+class Filters(Weights):
+    """Filters [M, C, kh, kw], of a depthwise convolution [C, 1, kh, kw].
+
+    Args:
+        window: How they move.
+        is_depthwise: Whether each channel has one of its own.
+    """
+
+    window: Window
+    is_depthwise: bool
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """M, C, kh and kw."""
+        tensor = self.value.const_value
+        assert tensor is not None
+        columns, depth, height, width = tensor.shape.numpy()
+        return columns, depth, height, width
+
+    @property
+    def columns(self) -> int:
+        """See `Weights`."""
+        return self.sizes[0]
+
+    @property
+    def layout(self) -> Prepack:
+        """See `Weights`."""
+        columns, depth, height, width = self.sizes
+        if self.is_depthwise:
+            return layout(height * width, columns)
+        if self.window.is_point:
+            return layout(depth, columns)
+        return filter_layout(columns, *lines_of((height, width), self.window.dilations, depth))
+
+    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
+        """See `Weights`: with images as NHWC."""
+        columns, depth, height, width = self.sizes
+        unpacked = writer.unpacked(packed, self.layout)
+        if self.window.is_point and not self.is_depthwise:
+            return writer.op("MatMulInteger", x, unpacked, zero)
+        if self.is_depthwise:
+            rows = writer.op("Transpose", unpacked, perm=[1, 0])
+            weight = writer.op("Reshape", rows, writer.integers(columns, 1, height, width))
+        else:
+            shape = writer.integers(columns, height, width, depth)
+            weight = writer.op("Transpose", writer.op("Reshape", unpacked, shape), perm=_TO_NCHW)
+        planar = writer.op("Transpose", x, perm=_TO_NCHW)
+        attributes: dict[str, object] = dict(self.window.attributes)
+        attributes["group"] = columns if self.is_depthwise else 1
+        made = writer.op("ConvInteger", planar, weight, zero, **attributes)
+        return writer.op("Transpose", made, perm=_TO_NHWC)
+
+    def fits(self, given: Sizes, made: Sizes) -> bool:
+        """See `Weights`."""
+        columns, depth = self.sizes[:2]
+        channels = columns if self.is_depthwise else depth
+        return (given[1:2], made[1:2]) == ((channels,), (columns,)) and given[:1] == made[:1]
+
+    def is_row(self, array: Array) -> bool:
+        """See `Weights`."""
+        return array.size == self.columns and array.shape[-3:-2] == (self.columns,)
+
+    def lie(self, sizes: Sizes) -> Sizes:
+        """See `Weights`."""
+        return tuple(sizes[axis] for axis in _TO_NHWC)
+
+    def _unpacked(self, array: Array) -> Array:
+        columns, depth, height, width = self.sizes
+        if self.is_depthwise:
+            return array.reshape(columns, height * width).T
+        if self.window.is_point:
+            return array.reshape(columns, depth).T
+        return array.transpose(0, 2, 3, 1).reshape(self.layout.result)
+
+
+@refusals
+def find_convolution(scope: Scope, node: ir.Node) -> IntegerProduct | Refused | None:
+    """Return the int8 convolution of a node; None if it is none, `Refused` if kernels lack it."""
+    if node.domain or node.op_type not in ("Conv", "QLinearConv"):
+        return None
+    finder = _Finder(scope, node)
+    return finder.of_floats() if node.op_type == "Conv" else finder.of_operator()
+
+
+class _Finder(Finder):
+    """One look at a node."""
+
+    def of_floats(self) -> IntegerProduct | None:
+        """Conv of what is dequantized."""
+        x, wide = dequantized(self.scope, self.input(0)), self.input(1)
+        node = None if wide is None else wide.producer()
+        if x is None or node is None or not is_op(node, "DequantizeLinear"):
+            return None
+        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        weight = self._filters(self.folded(node, _RANK) or node.inputs[0], zero)
+        axis, block = places(Site(self.scope, node, ""), node)
+        scales = self.scales(node.inputs[1], weight)
+        if scales is None or block or (scales.ndim and axis):
+            raise RefusedError("its scales are not one for each filter")
+        source, grid = x
+        scale, bias = np.asarray(grid.scale * scales, np.float32), self.input(2)
+        added, row = None, None
+        if bias is not None:
+            added = self.whole_bias(bias, scale, weight)
+            row = None if added is not None else self._float_bias(bias, weight)
+        return self._convolution(
+            self.made(
+                source, grid.zero, weight, scale, added=added, bias=row, is_merged=row is None
+            )
+        )
+
+    def of_operator(self) -> IntegerProduct:
+        """QLinearConv."""
+        x, grid = self.input(0), grid_of(self.scope, self.input(1), self.input(2))
+        result = grid_of(self.scope, self.input(6), self.input(7))
+        weight = self._filters(self.input(3), self.input(5))
+        scales = self.scales(self.input(4), weight)
+        if x is None or grid is None or result is None or scales is None:
+            raise RefusedError("its activations are not uint8 of one constant grid")
+        added, given = None, self.input(8)
+        if given is not None:
+            added = self.row(given, weight.columns, np.int32)
+            if added is None:
+                raise RefusedError("its bias is no constant")
+        scale = quotient(np.asarray(grid.scale * scales, np.float32), result.scale)
+        return self._convolution(self.made(x, grid.zero, weight, scale, added=added, grid=result))
+
+    def _convolution(self, found: IntegerProduct | None) -> IntegerProduct:
+        if found is None:
+            raise RefusedError("its activations are not uint8, or of other sizes")
+        sizes = [
+            size
+            for value in (found.x, found.end)
+            for size in (self.scope.shapes.shape(value) or ())[1:]
+        ]
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise RefusedError("its images are of unknown size")
+        return found
+
+    def _filters(self, value: ir.Value | None, zero: ir.Value | None) -> Filters:
+        """Return the filters, if there are kernels for them."""
+        middle, window = self.middle(value, zero, _RANK), self._window()
+        if value is None or middle is None or value.const_value is None:
+            raise RefusedError("its filters are no constant bytes around the middle of their type")
+        columns, depth = value.const_value.shape.numpy()[:2]
+        group = self.node.attributes.get("group")
+        groups = 1 if group is None else group.as_int()
+        if groups != 1 and (groups != columns or depth != 1):
+            raise RefusedError("it has groups of several channels")
+        return Filters(value, middle, window, groups != 1)
+
+    def _window(self) -> Window:
+        x, node = self.input(0), self.node
+        given = None if x is None else self.shape(x)
+        if given is None or len(given) != _RANK:
+            raise RefusedError("it is not over two dimensions")
+        window = window_of(self.scope.shapes, node, 3 if node.op_type == "QLinearConv" else 1)
+        if window is None:
+            raise RefusedError("its pads are not known")
+        return window
+
+    def _float_bias(self, value: ir.Value, weight: Filters) -> ir.Value:
+        """Return a bias in float32 that is added to what was scaled."""
+        array = self.row(value, weight.columns, np.float32)
+        if array is None:
+            raise RefusedError("its bias has another scale than its sums, or is no constant")
+        return detached_constant(ir.tensor(array), f"{value.name}/row")
+
+
+@dataclass
+class _Around:
+    """A search without a graph of its own."""
+
+    scope: Scope
+    taken: Collection[ir.Node] = frozenset()
+
+    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """Return a constant."""
+        del key
+        return detached_constant(tensor, name)
+
+
+@dataclass
+class ConvolutionChain(Chain):
+    """What follows a convolution; operands come first among the region's inputs."""
+
+    kind: str = field(default=KIND)
+
+    @classmethod
+    def of(
+        cls, scope: Scope, found: IntegerProduct, taken: Collection[ir.Node] = frozenset()
+    ) -> ConvolutionChain:
+        """Return the chain of a convolution, without nodes that are `taken`."""
+        return cls(_Around(scope, taken), found)
+
+    @property
+    def best(self) -> End:
+        """The last end in bytes; the last one if none is."""
+        ends = self.ends[::-1]
+        return next((one for one in ends if self._is_bytes(one)), ends[0])
+
+    def operands(self, end: End) -> tuple[ir.Value, ...]:
+        """Return what is read but for constants, x first."""
+        region, _ = self.region(end)
+        return tuple(value for value in region.inputs if value.const_value is None)
+
+    def region(self, end: End) -> tuple[FusedRegion, RegionSignature]:
+        """See `Chain`."""
+        known = self.inputs
+        self.inputs = dict(sorted(known.items(), key=lambda item: item[1].const_value is not None))
+        found = super().region(end)
+        self.inputs = known
+        return found
+
+    def _is_bytes(self, end: End) -> bool:
+        return self.scope.shapes.dtype(end.value) == ir.DataType.UINT8

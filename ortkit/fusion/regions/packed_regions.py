@@ -1,0 +1,168 @@
+"""Regions of products with a packed matrix: the matmul, its bias, and the epilogue.
+
+A kernel sees each as a function of rows, the packed matrix and, if there is one, the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import onnx
+import onnx_ir as ir
+
+from ortkit.fusion.regions.bodies import write_step
+from ortkit.fusion.regions.cost_model import Prediction, gain_refusal
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import detached_constant
+from ortkit.fusion.regions.members import is_reshape
+from ortkit.fusion.regions.node_writer import NodeWriter
+from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS
+from ortkit.fusion.regions.packed import Product, find_product, sizes_as_text, with_epilogues
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.search import Search
+from ortkit.fusion.regions.sizes import joined_rows
+from ortkit.kernels.anchor import Anchor, ProductSizes
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.kernels.sizes import extent_of
+from ortkit.refusal import Refused
+from ortkit.rewrite.log import DENIED
+
+#: Of bodies that kernels are made of, and nothing else.
+_OPSET = 20
+_Sizes = Sequence[int | str]
+
+
+def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
+    """Yield the products of one graph that are taken; what is left has its reason in the log.
+
+    Only the last node has consumers outside the region. Its only non-constant input is the
+    activation. The region is therefore convex: replacing it by one node creates no cycle.
+    """
+    for node in search.nodes():
+        first = find_product(search.scope, node, anchor)
+        if first is None:
+            continue
+        found = first if isinstance(first, Refused) else _best(search, anchor, first)
+        if isinstance(found, Refused):
+            search.miss(node, found.reason)
+        else:
+            yield found
+
+
+def _best(search: Search, anchor: Anchor, first: Product) -> Candidate | Refused:
+    """Return the region with the longest epilogue that a kernel absorbs profitably."""
+    lost, least = None, first.of.least_gain
+    refused = _held_twice(search, anchor, first) if search.in_place else None
+    for one in () if refused else _choices(search, anchor, first):
+        # Equal reshapes of rows may be one node.
+        if not search.taken.isdisjoint(node for node in one.nodes if not is_reshape(node)):
+            continue
+        prediction = _predict(search, anchor, one)
+        if prediction.gain < least:
+            refused = refused or Refused(gain_refusal(prediction.gain, least))
+            continue
+        signature = _signature(search, anchor, one)
+        refused = signature if isinstance(signature, Refused) else search.accepts(signature)
+        if refused is not None or isinstance(signature, Refused):
+            continue
+        found = search.take(_region(search, one, signature.name), signature, prediction)
+        if found.signature is not None or found.reason == DENIED:
+            return found
+        lost = lost or found
+    return lost or refused or Refused("its nodes are in other regions")
+
+
+def _choices(search: Search, anchor: Anchor, first: Product) -> Iterator[Product]:
+    """Yield a product with each epilogue, the longest first; also from before reshapes of rows."""
+    for one in with_epilogues(search.scope, first, anchor.longest, in_place=search.in_place):
+        x, nodes = one.x, one.nodes
+        while (node := x.producer()) is not None and is_reshape(node) and node.inputs[0]:
+            x, nodes = node.inputs[0], (node, *nodes)
+        if x is not one.x and not search.in_place:
+            yield replace(one, x=x, nodes=nodes)
+        yield one
+
+
+def _held_twice(search: Search, anchor: Anchor, one: Product) -> Refused | None:
+    """Say that the model would have to hold a matrix as it lies, too."""
+    for use in one.weight.uses():
+        other = find_product(search.scope, use.node, anchor) if use.idx == 1 else None
+        if not isinstance(other, Product) or other.panels != one.panels:
+            return Refused(f"its matrix is read by a {use.node.op_type} as well")
+    return Refused("its matrix is a result") if one.weight.is_graph_output() else None
+
+
+def _predict(search: Search, anchor: Anchor, one: Product) -> Prediction:
+    """Return the times of a matmul and its epilogue before and after."""
+    assert anchor.estimate is not None
+    found = anchor.estimate(search.level, ProductSizes(one.count, one.depth, one.columns))
+    before, after = found or (0.0, 0.0)
+    if one.bias is not None:
+        before += one.count * one.columns * ARITHMETIC_NS
+    return search.cost.around((before, after), (), one.epilogue)
+
+
+def _signature(search: Search, anchor: Anchor, one: Product) -> RegionSignature | Refused:
+    """Return inputs x, the packed matrix, and the bias if there is one, and what is made."""
+    scope = search.scope
+    given, made = scope.shapes.shape(one.x), scope.shapes.shape(one.end)
+    if given is None or made is None:
+        return Refused("a result of unknown shape")
+    rows, results, opset = one.rows, sizes_as_text(made[:-1]), scope.opset()
+    if not search.in_place:
+        count = joined_rows(rows)
+        if count is None:
+            return Refused("a number of rows that has no name")
+        rows = (_name_of(count, (*sizes_as_text(given), *sizes_as_text(made))),)
+        results, opset = rows, max(opset, _OPSET)
+
+    def spec(name: str, shape: _Sizes) -> TensorSpec:
+        return TensorSpec(name, anchor.dtype, tuple(shape))
+
+    packed = one.of.layout(one.depth, one.columns)
+    inputs = [spec("x", (*rows, one.depth)), spec("w", packed.shape)]
+    if one.bias is not None:
+        inputs.append(spec("b", (one.columns,)))
+    name = "_".join([anchor.kind, *(node.op_type.lower() for node in one.epilogue)])
+    body = body_text(_function(search, anchor, one, opset))
+    return RegionSignature(name, body, tuple(inputs), (spec("y", (*results, one.columns)),))
+
+
+def _name_of(rows: int | str, sizes: _Sizes) -> int | str:
+    """Return what the kernel calls a number of rows: products of sizes it could not tell apart."""
+    if isinstance(rows, int) or len(extent_of(rows).symbols) == 1:
+        return rows
+    name, known = "rows", {symbol for size in sizes for symbol in extent_of(size).symbols}
+    while name in known:
+        name += "_"
+    return name
+
+
+def _function(search: Search, anchor: Anchor, one: Product, opset: int) -> onnx.FunctionProto:
+    writer, inputs = NodeWriter(), ["x", "w"]
+    value = writer.op("MatMul", "x", writer.unpacked("w", one.of.layout(one.depth, one.columns)))
+    if one.bias is not None:
+        inputs.append("b")
+        value = writer.op("Add", value, "b")
+    for node in one.epilogue:
+        names = []
+        for operand in node.inputs:
+            array = search.scope.array(operand, 1)
+            if array is None:
+                names.append("" if operand is None else value)
+            else:
+                names.append(writer.constant(array.reshape(())))
+        value = write_step(writer, node, names, opset)
+    function = onnx.FunctionProto(name=anchor.kind, domain=DOMAIN, input=inputs, output=[value])
+    function.node.extend(writer.nodes)
+    function.opset_import.add(domain="", version=opset)
+    return function
+
+
+def _region(search: Search, one: Product, name: str) -> FusedRegion:
+    inputs = [one.x, search.constant(one.panels, f"{one.weight.name}/panels", one.panels.tensor())]
+    if one.bias is not None:
+        row = one.bias_value
+        inputs.append(row or detached_constant(ir.tensor(one.bias), f"{one.end.name}/bias"))
+    return FusedRegion(name, one.nodes, tuple(inputs), (one.end,))

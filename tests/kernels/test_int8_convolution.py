@@ -1,0 +1,185 @@
+"""Int8 convolutions: ONNX Runtime's numbers, on every level of processors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from fused_model import fused_model, session
+from int8_convolutions import KINDS, Convolution
+from ortkit.custom_ops.tvm.conv.int8 import Int8Convolution, match
+
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.blocks import CpuBlockFinder
+from ortkit.fusion.conv.bodies import Described
+from ortkit.fusion.conv.targets import describe_block
+from ortkit.graph.io.open import open_model
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.layouts.int8_panels import filter_layout
+from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.options import RewriteOptions
+from ortkit.rewrite.scope import Scope, Whole
+from ortkit.targets import cpu
+from ortkit.targets.target import Target
+
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16")
+HERE = [level for level in LEVELS if cpu.runs_here(level)]
+
+#: Ragged ends of rows, lines and columns; strides, holes and pads that differ by side.
+CASES: dict[str, dict[str, object]] = {
+    "3x3": {},
+    "point with strides": {"filters": (16, 1, 1), "strides": (2, 2), "pads": (0, 0, 0, 0)},
+    "point": {"filters": (40, 1, 1), "pads": (0, 0, 0, 0)},
+    "first layer": {
+        "sizes": (1, 3, 16, 17), "filters": (32, 7, 7), "strides": (2, 2), "pads": (3, 3, 3, 3),
+    },
+    "holes": {
+        "sizes": (1, 6, 13, 17), "filters": (33, 3, 2), "dilations": (2, 3), "strides": (1, 2),
+        "pads": (2, 0, 1, 3),
+    },
+    "depthwise": {"sizes": (2, 72, 6, 7), "filters": (72, 3, 3), "group": 72},
+    "depthwise, far": {
+        "sizes": (1, 24, 11, 9), "filters": (24, 5, 5), "group": 24, "strides": (2, 1),
+        "pads": (2, 1, 2, 3),
+    },
+}  # fmt: skip
+
+pytestmark = pytest.mark.skipif(not HERE, reason="this machine has no AVX2")
+
+
+def scope_of(proto: onnx.ModelProto) -> Scope:
+    model = open_model(proto)
+    return Scope(
+        model, model.graph, Shapes.infer(model), RewriteLog(),
+        RewriteOptions(Target("cpu", HERE[-1]), 2), Whole.of(model),
+    )  # fmt: skip
+
+
+def blocks(proto: onnx.ModelProto) -> tuple[Scope, list[Block]]:
+    """Return the blocks of a model's graph."""
+    scope = scope_of(proto)
+    assert isinstance(scope.root, type(scope.model.graph))
+    return scope, CpuBlockFinder.find(scope, scope.root)
+
+
+def described(proto: onnx.ModelProto) -> tuple[Block, Described]:
+    """Return the one block of a model."""
+    scope, (block,) = blocks(proto)
+    assert block.kind == "int8_conv"
+    return block, describe_block(scope, block)
+
+
+def computed(
+    net: Convolution, proto: onnx.ModelProto, level: str, folder: Path, cache: KernelCache
+) -> np.ndarray:
+    """Return what the kernel makes of a model's inputs, as NCHW."""
+    block, one = described(proto)
+    assert block.output.is_graph_output()
+    feeds = [net.feeds[value.name or ""].transpose(0, 2, 3, 1) for value in block.operands]
+    feeds += [np.asarray(weight) for weight in one.weights]
+    names = [f"i{number}" for number in range(len(feeds))]
+    specs = zip(one.signature.inputs, names, strict=True)
+    renamed = replace(
+        one.signature, inputs=tuple(replace(spec, name=name) for spec, name in specs)
+    )
+    made = build_library([renamed], Target("cpu", level), folder / "k.so", cache=cache)
+    assert made.library is not None, made.refused
+    run = session(fused_model(renamed), made.library.path, 2).run
+    return run(None, dict(zip(names, feeds, strict=True)))[0].transpose(0, 3, 1, 2)
+
+
+def expected(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """Return what ONNX Runtime's own kernels make of it."""
+    made = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return made.run(None, feeds)[0]
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("level", HERE)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
+def test_same_numbers_as_onnx_runtime(
+    case: str, kind: str, level: str, tmp_path: Path, cache: KernelCache
+) -> None:
+    net = Convolution(**CASES[case])  # type: ignore[arg-type]
+    proto = KINDS[kind](net)
+    got = computed(net, proto, level, tmp_path, cache)
+    np.testing.assert_array_equal(got, expected(proto, net.feeds))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_body_computes_the_same(case: str) -> None:
+    """Without a library, the function of the fused node runs."""
+    net = Convolution(**CASES[case])  # type: ignore[arg-type]
+    proto = KINDS["qdq"](net)
+    block, one = described(proto)
+    feeds = [net.feeds[value.name or ""].transpose(0, 2, 3, 1) for value in block.operands]
+    names = [f"i{number}" for number in range(len(one.signature.inputs))]
+    specs = zip(one.signature.inputs, names, strict=True)
+    renamed = replace(
+        one.signature, inputs=tuple(replace(spec, name=name) for spec, name in specs)
+    )
+    held = [np.asarray(weight) for weight in one.weights]
+    got = session(fused_model(renamed)).run(None, dict(zip(names, [*feeds, *held], strict=True)))
+    np.testing.assert_array_equal(got[0].transpose(0, 3, 1, 2), expected(proto, net.feeds))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"group": 2, "filters": (32, 3, 3)}, "groups of several channels"),
+        ({"group": 20, "filters": (40, 3, 3)}, "groups of several channels"),
+    ],
+)
+def test_what_is_left_to_onnx_runtime(change: dict[str, object], reason: str) -> None:
+    scope, found = blocks(KINDS["qdq"](Convolution(**change)))  # type: ignore[arg-type]
+    assert not found
+    assert any(reason in miss.reason for miss in scope.log.misses)
+
+
+def test_images_of_unknown_size_are_left() -> None:
+    proto = KINDS["qdq"](Convolution())
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h"
+    scope, found = blocks(proto)
+    assert not found
+    assert any("unknown size" in miss.reason for miss in scope.log.misses)
+
+
+@pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_pads_that_follow_from_sizes(pad: str) -> None:
+    others = {"auto_pad": pad, "pads": None}
+    net = Convolution(sizes=(1, 4, 6, 7), strides=(2, 1), others=others)
+    proto = KINDS["qdq"](net)
+    block, one = described(proto)
+    made = expected(proto, net.feeds).shape
+    assert one.signature.outputs[0].shape == (1, *made[2:], made[1])
+    assert block.windows[0].pads != (1, 1, 1, 1)
+
+
+def test_layers_with_other_numbers_share_a_kernel() -> None:
+    one, two = Convolution(zero=3), Convolution(zero=250, middle=0)
+    two.held["ws"] = two.held["ws"] * np.float32(1.7)
+    two.held["cs"] = two.held["cs"] * np.float32(1.7)
+    keys = {described(KINDS["qdq"](net))[1].signature.key for net in (one, two)}
+    assert len(keys) == 1
+
+
+def test_filters_are_packed_line_by_line() -> None:
+    array = np.arange(33 * 3 * 5, dtype=np.int8).reshape(33, 3, 5)
+    packed = filter_layout(33, 3, 5).pack(array)
+    assert packed.shape == (2, 3, 2, 32, 4)
+    assert packed[1, 2, 1, 0].tolist() == [array[32, 2, 4], 0, 0, 0]
+
+
+def test_amx_is_left_to_onnx_runtime() -> None:
+    one = match(described(KINDS["qdq"](Convolution()))[1].signature)
+    assert isinstance(one, Int8Convolution)
+    refused = one.refuses("x86-64-v4-amx")
+    assert refused is not None
+    assert "AMX" in refused.reason
