@@ -64,16 +64,15 @@ class ConvAnchor:
         takes: Whether the kernel is the one for a convolution, or why none is.
         layout: Of the filters' sizes: how the kernel reads them.
         estimate: Nanoseconds on one thread with the result written, by ONNX Runtime's kernel in
-            its blocked layout, and by ours. Only their ratio decides.
+            its blocked layout, and by ours. Only their ratio decides. None on GPUs, where times
+            are those of what is moved.
         is_planar: Whether it reads NCHW.
-        is_gated: Whether it takes in the product with squeeze-and-excite's gate.
         is_narrow: Whether what it reads and makes may be bfloat16.
     """
 
     kind: str
     takes: Callable[[ConvSizes], bool | Refused]
     layout: Callable[[tuple[int, int, int, int]], Prepack]
-    estimate: Callable[[ConvSizes], tuple[float, float]]
+    estimate: Callable[[ConvSizes], tuple[float, float]] | None = None
     is_planar: bool = False
-    is_gated: bool = False
     is_narrow: bool = False

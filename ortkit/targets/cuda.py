@@ -92,7 +92,11 @@ CUDA = Traits(
         "ortkit.fusion.decompose.rotary:DecomposeRotary",
         "ortkit.fusion.decompose.full_reduction:DecomposeFullReduction",
     ),
-    conv_anchors=(),
+    conv_anchors=(
+        "ortkit.custom_ops.triton.conv.depthwise:ANCHOR",
+        "ortkit.custom_ops.triton.conv.conv:PLANAR",
+        "ortkit.custom_ops.triton.conv.conv:ANCHOR",
+    ),
     convolutions="ortkit.fusion.conv.targets:ON_CUDA",
     conv_epilogue="ortkit.fusion.regions.members:ends_cudnn_convolution",
     has_blocked_conv_layout=False,

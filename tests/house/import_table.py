@@ -34,7 +34,9 @@ MAY_IMPORT = {
     ),
     "custom_ops/triton": "kernels kernels/region kernels/triton targets",
     "custom_ops/triton/attention": "custom_ops/forms kernels kernels/triton",
-    "custom_ops/triton/conv": "custom_ops/forms custom_ops/triton kernels kernels/triton",
+    "custom_ops/triton/conv": (
+        "custom_ops/forms custom_ops/triton kernels kernels/layouts kernels/triton"
+    ),
     "custom_ops/triton/gemm": (
         "custom_ops/forms custom_ops/triton custom_ops/triton/conv kernels kernels/region"
         " kernels/triton kernels/tuning"

@@ -215,9 +215,8 @@ def estimate(sizes: ConvSizes) -> tuple[float, float]:
 
 
 ANCHOR = ConvAnchor(
-    "pointwise_conv", lambda sizes: sizes.groups == 1 and sizes.is_point, by_channel, estimate,
-    is_gated=True,
-)  # fmt: skip
+    "pointwise_conv", lambda sizes: sizes.groups == 1 and sizes.is_point, by_channel, estimate
+)
 
 
 def match(signature: RegionSignature) -> PointwiseConv | Refused | None:

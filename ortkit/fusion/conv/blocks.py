@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.cost import conv_sizes
-from ortkit.fusion.conv.finder import PASS, BlockFinder
+from ortkit.fusion.conv.finder import BlockFinder
 from ortkit.fusion.conv.resizes import is_resize
 from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct, dequantized, grid_of
@@ -27,10 +26,6 @@ from ortkit.fusion.regions.bf16_operands import (
     widens,
 )
 from ortkit.graph.shapes.conv_window import pool_window_of
-from ortkit.kernels.conv_anchor import ConvAnchor
-from ortkit.refusal import Refused
-from ortkit.rewrite.site import describe
-from ortkit.targets.catalog import load
 
 _POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
@@ -51,34 +46,12 @@ class CpuBlockFinder(BlockFinder):
         if isinstance(quantized, IntegerProduct):
             return self._quantized(conv, quantized)
         if quantized is not None:
-            self._missed(conv, quantized)
+            self.missed(conv, quantized)
             return None
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
             return self._lowered(conv, weight)
-        anchor = self._anchor(conv)
-        if isinstance(anchor, Refused):
-            self._missed(conv, anchor)
-            return None
-        window, source = self.window(conv), conv.inputs[0]
-        assert window is not None
-        assert source is not None
-        gate, before = None, tuple[ir.Node, ...]()
-        if anchor.is_gated:
-            source, gate, before = self.gated(source)
-        epilogue, extras, output = self.epilogue(conv)
-        if anchor.is_narrow:
-            source, before, output = self._narrowed(source, epilogue, output)
-        nodes = (*before, conv, *epilogue)
-        self.excluded.update(nodes)
-        return Block(
-            anchor.kind, (conv,), (window,), nodes, source, output, gate, extras,
-            is_planar=anchor.is_planar, anchor=anchor,
-        )  # fmt: skip
-
-    def _missed(self, conv: ir.Node, why: Refused) -> None:
-        outputs = (conv.outputs[0].name or "",)
-        self.scope.log.miss(PASS, describe(conv), why.reason, outputs)
+        return super().convolution(conv)
 
     def _quantized(self, conv: ir.Node, found: IntegerProduct) -> Block:
         """Return the block around an int8 convolution."""
@@ -132,7 +105,7 @@ class CpuBlockFinder(BlockFinder):
             self.excluded.update(nodes)
             return Block("max_pool", (node,), (window,), nodes, bytes_[0], bytes_[1])
         epilogue = list[ir.Node]()
-        source, before, output = self._narrowed(source, epilogue, node.outputs[0])
+        source, before, output = self.narrowed(source, epilogue, node.outputs[0])
         if bool(before) != bool(epilogue) or self.scope.shapes.dtype(output) not in _POOLED:
             return None
         nodes = (*before, node, *epilogue)
@@ -188,12 +161,9 @@ class CpuBlockFinder(BlockFinder):
 
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a convolution is a layer of constant weights with a bias."""
-        if conv in self.refused or len(conv.inputs) != 3:
-            return False
-        anchor = self._anchor(conv)
-        return isinstance(anchor, ConvAnchor) and anchor.is_gated
+        return len(conv.inputs) == 3 and super().is_layer(conv)
 
-    def _narrowed(
+    def narrowed(
         self, source: ir.Value, epilogue: list[ir.Node], output: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
         """Return the ends of a convolution in float32 as they lie in bfloat16, where they do.
@@ -252,20 +222,6 @@ class CpuBlockFinder(BlockFinder):
         """Say whether a node rounds for one reader, and is in no block."""
         is_own = cast.graph is self.graph and cast not in self.excluded
         return is_own and rounds(self.scope, cast) and has_one_use(cast)
-
-    def _anchor(self, conv: ir.Node) -> ConvAnchor | Refused:
-        """Return what kernel the convolution has, or why it has none."""
-        if (refused := self.refusal(conv)) is not None:
-            return refused
-        window = self.window(conv)
-        assert window is not None
-        sizes = conv_sizes(self.scope, conv, window)
-        for place in self.scope.traits.conv_anchors:
-            anchor: ConvAnchor = load(place)
-            verdict = anchor.takes(sizes)
-            if verdict:
-                return verdict if isinstance(verdict, Refused) else anchor
-        return Refused("it has groups of several channels")
 
     def narrow(
         self, conv: ir.Node, operands: list[ir.Value]

@@ -100,7 +100,7 @@ def _judged(
     around = borders(blocks, spares=spares and target.spares)
     cost = target.chain_cost(scope, blocks, around)
     if not cost.pays:
-        reason = "not predicted to gain a tenth of its time"
+        reason = f"not predicted to gain {cost.least_in_words} of its time"
         return Chain(tuple(blocks), (), cost, reason)
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
         return Chain(tuple(blocks), (), cost, DENIED)

@@ -76,6 +76,11 @@ class ChainCost:
     least: float = LEAST_GAIN
 
     @property
+    def least_in_words(self) -> str:
+        """What must be gained, for a report."""
+        return "a tenth" if self.least == LEAST_GAIN else f"{100 * self.least:.0f} %"
+
+    @property
     def pays(self) -> bool:
         """Whether the chain is worth its borders and the doubt about these numbers."""
         return self.before - self.after >= self.least * self.before
@@ -108,7 +113,7 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
     if block.kind == "max_pool":
         return rates.tap * outputs * taps
     steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
-    if block.anchor is not None:
+    if block.anchor is not None and block.anchor.estimate is not None:
         before, after = block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))
         return (before if rates is RUNTIME else after) + steps
     channels = _sizes(scope, block.source)[1]
