@@ -229,6 +229,7 @@ CPU = Traits(
         "conv.stem",
         "conv.squeeze_excite",
         "conv.max_pool",
+        "conv.resize",
         "attention.fp32",
         "attention.grouped",
     ),

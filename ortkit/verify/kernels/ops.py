@@ -17,6 +17,7 @@ from ortkit.verify.kernels.ops_activations import (
 )
 from ortkit.verify.kernels.ops_attention import GroupQueryAttention
 from ortkit.verify.kernels.ops_blocks import MatMulNBits, QLinearAdd
+from ortkit.verify.kernels.ops_resize import Resize
 from ortkit.verify.kernels.ops_rows import (
     ArgMax,
     ArgMin,
@@ -71,6 +72,6 @@ class MatMul(OpRun):
 OPS: tuple[type[OpRun], ...] = (
     ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization,
     GroupQueryAttention, HardSwish, LayerNormalization, LogSoftmax, MatMul, MatMulNBits, MaxPool,
-    Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum,
-    Swish,
+    Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign,
+    Sum, Swish,
 )  # fmt: skip
