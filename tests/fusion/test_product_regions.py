@@ -97,7 +97,7 @@ def test_what_a_region_takes_in(nodes: str, taken: list[str]) -> None:
             {},
             "8 rows times a matrix of 128 x 192 are too few",
         ),
-        ("y = MatMul(x, w)", "float[48, 32] x", {"w": (32, 192)}, "too few"),
+        ("y = MatMul(x, w)", "float[48, 16] x", {"w": (16, 192)}, "too few"),
         ("y = MatMul(x, w)", "float[2, 48, 128] x", {"w": (2, 128, 192)}, "3 axes"),
         ("y = Gemm(x, w, c)", "float[48, 128] x", {"c": (48, 1)}, "one constant for each column"),
         (
