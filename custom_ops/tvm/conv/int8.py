@@ -194,7 +194,9 @@ class _Writer:
             ]
             self.tiles.tile((buffer, tops), sinks, panel)
 
-        self.tiles.each_tile(count, tile)
+        height, width = self.of.filters.result
+        known = {lines * width for lines in (self.of.block, height % self.of.block) if lines}
+        self.tiles.each_tile(count, tile, known)
 
 
 def match(signature: RegionSignature) -> Int8Convolution | Refused | None:
