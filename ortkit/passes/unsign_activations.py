@@ -80,12 +80,14 @@ class UnsignActivations(NodePass):
             return
         if not site.claim("uint8"):
             return
+        scale = self._single(site, site.node)
         made = site.op(
-            "QuantizeLinear", [*site.node.inputs[:2], self._raised(site, zeros[0])],
+            "QuantizeLinear", [site.node.inputs[0], scale, self._raised(site, zeros[0])],
             {a.name: a.value for a in site.node.attributes.values() if a.name != "output_dtype"},
             domain=site.node.domain,
         )  # fmt: skip
         for (node, _), zero in zip(readers, zeros[1:], strict=True):
+            site.scope.set_input(node, 1, self._single(site, node))
             _set_zero(site, node, self._raised(site, zero))
             site.scope.set_input(node, 0, made)
 
@@ -102,14 +104,23 @@ class UnsignActivations(NodePass):
             site.miss("its zero point is not constant")
             return
         if site.claim("uint8-constant"):
+            site.scope.set_input(site.node, 1, self._single(site, site.node))
             _set_zero(site, site.node, self._raised(site, zero))
-            site.set_input(0, self._raised(site, numbers))
+            site.set_input(0, self._raised(site, numbers, is_single=False))
 
     @staticmethod
-    def _raised(site: Site, numbers: np.ndarray | None) -> ir.Value:
+    def _raised(site: Site, numbers: np.ndarray | None, *, is_single: bool = True) -> ir.Value:
         assert numbers is not None
         # 128 more of eight bits is the first bit flipped.
-        return site.constant(np.asarray(np.asarray(numbers, np.int8).view(np.uint8) ^ 128))
+        raised = np.asarray(np.asarray(numbers, np.int8).view(np.uint8) ^ 128)
+        return site.constant(raised.reshape(()) if is_single and raised.size == 1 else raised)
+
+    @staticmethod
+    def _single(site: Site, node: ir.Node) -> ir.Value | None:
+        """Return the scale; one of one number as a scalar, as QLinearAdd of ONNX Runtime wants."""
+        scale = site.array(node.inputs[1], 1)
+        is_row = scale is not None and scale.size == 1 and scale.ndim > 0
+        return site.constant(scale.reshape(())) if is_row and scale is not None else node.inputs[1]
 
 
 def _is_requantized(site: Site, readers: Sequence[ir.Node]) -> bool:

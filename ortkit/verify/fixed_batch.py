@@ -1,7 +1,7 @@
 """Models with a fixed batch: verified on a few rows where each row is computed on its own.
 
 The time of a verification does not grow with the batch then, but for kernels that are made for
-it: these run once with all rows, beside what the original gave for few.
+it. These run once with all rows, beside what the original gave for few.
 """
 
 from __future__ import annotations

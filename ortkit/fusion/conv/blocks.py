@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.finder import BlockFinder
+from ortkit.fusion.conv.resizes import is_resize
 from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct, dequantized, grid_of
 from ortkit.fusion.regions.access import is_read_once
@@ -111,6 +112,31 @@ class CpuBlockFinder(BlockFinder):
         self.excluded.update(nodes)
         return Block("max_pool", (node,), (window,), nodes, source, output)
 
+    def resize(self, node: ir.Node) -> Block | None:
+        """Return the block of a Resize with other Resizes and values that are added to it."""
+        if not self._may_resize(node):
+            return None
+        self.excluded.add(node)
+        epilogue, extras, output = self.epilogue(node)
+        others = [
+            other
+            for extra in extras
+            if (other := extra.producer()) is not None
+            and is_read_once(extra)
+            and self._may_resize(other)
+        ]
+        enlarged = [other.outputs[0] for other in others]
+        plain = [extra for extra in extras if extra not in enlarged]
+        images = [value for other in (node, *others) if (value := other.inputs[0]) is not None]
+        if len({*images, *plain}) < len(images) + len(plain):
+            others, plain = [], list(extras)  # an image that is read in two ways
+            images = images[:1]
+        nodes = (node, *others, *epilogue)
+        self.excluded.update(nodes)
+        return Block(
+            "resize", (node, *others), (), nodes, images[0], output, extras=(*images[1:], *plain)
+        )
+
     def _pooled_bytes(
         self, pool: ir.Node
     ) -> tuple[ir.Value, ir.Value, tuple[ir.Node, ...]] | None:
@@ -202,6 +228,8 @@ class CpuBlockFinder(BlockFinder):
     ) -> tuple[list[ir.Node], list[ir.Value]]:
         """Let a convolution in bfloat16 read further operands as such."""
         before, read = list[ir.Node](), list[ir.Value]()
+        if conv.op_type != "Conv":
+            return before, operands
         is_lowered = unpacked_filter(self.scope, conv.inputs[1]) is not None
         for operand in operands:
             wide = operand.producer()
@@ -211,6 +239,12 @@ class CpuBlockFinder(BlockFinder):
             else:
                 read.append(operand)
         return before, read
+
+    def _may_resize(self, node: ir.Node) -> bool:
+        """Say whether a node is a Resize that has a kernel, and is in no block."""
+        if node.graph is not self.graph or node in self.excluded or node in self.refused:
+            return False
+        return is_resize(self.scope, node)
 
     def _may_widen(self, cast: ir.Node) -> bool:
         """Say whether a node widens for one reader, and is in no block."""

@@ -70,6 +70,8 @@ class BodyWriter:
             return self.pool()
         if self.block.kind == "squeeze_excite":
             return self.squeeze_excite()
+        if self.block.kind == "resize":
+            return self.resizes()
         return self.convolutions()
 
     def convolutions(self) -> Described:
@@ -107,6 +109,20 @@ class BodyWriter:
         if is_narrow:
             result = self.writer.op("Cast", result, to=int(ir.DataType.BFLOAT16))
         self._result(result, self._nhwc(block.output), dtype)
+        return self._described()
+
+    def resizes(self) -> Described:
+        """Describe Resizes with what is done to their sum."""
+        block, count = self.block, len(self.block.convs)
+        for node in block.convs:
+            source = node.inputs[0]
+            assert source is not None, "a Resize has an image"
+            self.names[node.outputs[0]] = self._resized(node, self._operand(source))
+        for extra in block.extras[count - 1 :]:
+            self.names[extra] = self._operand(extra)
+        result = self._steps(block.nodes[count:], block.convs[0].outputs[0])
+        nhwc = self.writer.op("Transpose", result, perm=TO_NHWC)
+        self._result(nhwc, self._nhwc(block.output))
         return self._described()
 
     def squeeze_excite(self) -> Described:
@@ -165,14 +181,34 @@ class BodyWriter:
     def _epilogue(self, conv: ir.Node) -> str:
         """Write the pointwise nodes between a convolution and the next one, or the end."""
         at = self.block.nodes.index(conv)
-        value = conv.outputs[0]
-        for node in self.block.nodes[at + 1 :]:
+        return self._steps(self.block.nodes[at + 1 :], conv.outputs[0])
+
+    def _steps(self, nodes: Sequence[ir.Node], value: ir.Value) -> str:
+        """Write pointwise nodes from the one that reads a value up to the next convolution."""
+        for node in nodes:
             if node.op_type == "Conv":
                 break
             inputs = [self._epilogue_operand(operand) for operand in node.inputs]
             value = node.outputs[0]
             self.names[value] = write_step(self.writer, node, inputs, self.scope.opset())
         return self.names[value]
+
+    def _resized(self, node: ir.Node, image: str) -> str:
+        """Write a Resize of an image in NCHW, its scales or sizes stated."""
+        kept = {
+            name: node.attributes[name].value
+            for name in ("mode", "coordinate_transformation_mode", "nearest_mode")
+            if name in node.attributes
+        }
+        before, after = self._sizes(node.inputs[0]), self._sizes(node.outputs[0])
+        old = [size for size in before[2:] if isinstance(size, int)]
+        new = [size for size in after if isinstance(size, int)]
+        pairs = list(zip(old, new[-2:], strict=True))
+        if all(size % given == 0 for given, size in pairs):
+            factors = np.array([1, 1, *(size // given for given, size in pairs)], np.float32)
+            return self.writer.op("Resize", image, "", self.writer.constant(factors), **kept)
+        # Not along axes: ONNX Runtime 1.31.1 fails as it moves a Transpose over such a Resize.
+        return self.writer.op("Resize", image, "", "", self.writer.integers(*new), **kept)
 
     def _epilogue_operand(self, value: ir.Value | None) -> str:
         if value is None:
@@ -198,10 +234,11 @@ class BodyWriter:
     def _result(self, name: str, shape: Sequence[object], dtype: str = "") -> None:
         self.outputs.append((name, _spec(name, shape, dtype or self.own)))
 
-    def _sizes(self, value: ir.Value) -> tuple[object, ...]:
-        shape = self.scope.shapes.shape(value)
-        if shape is None or len(shape) != 4:
-            raise InternalError(f"a convolution's value of unknown shape: {value.name!r}")
+    def _sizes(self, value: ir.Value | None) -> tuple[object, ...]:
+        shape = None if value is None else self.scope.shapes.shape(value)
+        if value is None or shape is None or len(shape) != 4:
+            name = None if value is None else value.name
+            raise InternalError(f"a convolution's value of unknown shape: {name!r}")
         return tuple(shape)
 
     def _nhwc(self, value: ir.Value) -> tuple[object, ...]:

@@ -32,6 +32,8 @@ class Rates:
         gate: An element that squeeze-and-excite pools and multiplies, with changes of layout.
         lowered: A multiply-add of a convolution in bfloat16; ONNX Runtime computes it in float32.
         tap: A number that a pooling looks at.
+        linear: A pixel's channel that a linear Resize makes.
+        nearest: One that a Resize repeats.
     """
 
     output: float
@@ -39,13 +41,16 @@ class Rates:
     gate: float
     lowered: float
     tap: float
+    linear: float
+    nearest: float
 
 
 RUNTIME = Rates(
-    output=0.2, step=0.5, gate=0.5, lowered=1 / 85, tap=0.1,
+    output=0.2, step=0.5, gate=0.5, lowered=1 / 85, tap=0.1, linear=2.0, nearest=0.5,
 )  # fmt: skip
 OURS = Rates(
-    output=0.1, step=0.2, gate=0.05, lowered=1 / 500, tap=0.03,
+    output=0.1, step=0.2, gate=0.05, lowered=1 / 500, tap=0.03, linear=0.25,
+    nearest=0.1,
 )  # fmt: skip
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
@@ -69,6 +74,11 @@ class ChainCost:
     before: float
     after: float
     least: float = LEAST_GAIN
+
+    @property
+    def least_in_words(self) -> str:
+        """What must be gained, for a report."""
+        return "a tenth" if self.least == LEAST_GAIN else f"{100 * self.least:.0f} %"
 
     @property
     def pays(self) -> bool:
@@ -96,6 +106,9 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
     if block.kind == "squeeze_excite":
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)
+    if block.kind == "resize":
+        pointwise = rates.step * (len(block.nodes) - len(block.convs))
+        return outputs * (sum(_resize(node, rates) for node in block.convs) + pointwise)
     taps = prod(block.windows[0].kernel)
     if block.kind == "max_pool":
         return rates.tap * outputs * taps
@@ -105,6 +118,11 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
         return (before if rates is RUNTIME else after) + steps
     channels = _sizes(scope, block.source)[1]
     return outputs * channels * taps * rates.lowered + outputs * rates.output + steps
+
+
+def _resize(node: ir.Node, rates: Rates) -> float:
+    mode = node.attributes.get("mode")
+    return rates.linear if mode is not None and mode.as_string() == "linear" else rates.nearest
 
 
 def _is_step(node: ir.Node) -> bool:

@@ -258,7 +258,7 @@ def waiting_text(step: StepSource) -> str:
 
     Blocks of the next launch come once all of this one have said so, and wait until it has ended,
     as its own wait for the launch before. Where they come early, several may share a
-    multiprocessor while others are idle: a resnet50 of one image took 0.38 ms so, 0.30 where
+    multiprocessor while others are idle. A resnet50 of one image took 0.38 ms so, 0.30 where
     products and convolutions say it at their end, and 0.31 without (H200, 2026-11). T5 with its
     many small kernels took 0.57, 0.66 and 0.73.
     """
