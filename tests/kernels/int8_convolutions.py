@@ -110,8 +110,11 @@ def qdq_silu(net: Convolution) -> onnx.ModelProto:
 def qdq_padded(net: Convolution) -> onnx.ModelProto:
     """A Pad of zeros between two roundings to one grid, which the window takes."""
     net.held["around"] = np.array([0, 0, 1, 0, 0, 0, 2, 1], np.int64)
+    net.held |= {"n": np.uint8(7), "ns": np.float32(0.1), "nz": np.uint8(7)}
+    nothing = net.add("DequantizeLinear", ["n", "ns", "nz"], "nf")
     wide = net.add("DequantizeLinear", ["x", "xs", "xz"], "xw")
-    net.add("QuantizeLinear", [net.add("Pad", [wide, "around"], "xp"), "xs", "xz"], "xq")
+    padded = net.add("Pad", [wide, "around", nothing], "xp")
+    net.add("QuantizeLinear", [padded, "xs", "xz"], "xq")
     net.rounded(net.convolved("xq"), "y", net.reach, net.middle)
     return net.model()
 

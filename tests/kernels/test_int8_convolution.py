@@ -145,6 +145,7 @@ def test_pads_of_a_node_in_front_are_the_windows() -> None:
     [
         ({"group": 2, "filters": (32, 3, 3)}, "groups of several channels"),
         ({"group": 20, "filters": (40, 3, 3)}, "groups of several channels"),
+        ({"sizes": (2, 20, 1, 1)}, "single pixels"),
     ],
 )
 def test_what_is_left_to_onnx_runtime(change: dict[str, object], reason: str) -> None:

@@ -190,6 +190,8 @@ class _Finder(Finder):
         ]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise RefusedError("its images are of unknown size")
+        if all(size == 1 for size in (sizes[1], sizes[2])):
+            raise RefusedError("its images are single pixels")
         return found
 
     def _filters(self, value: ir.Value | None, zero: ir.Value | None) -> Filters:
@@ -241,14 +243,21 @@ class _Finder(Finder):
             return None
         if any(value is not None for value in pad.inputs[3:]):
             return None
-        given = pad.inputs[2] if len(pad.inputs) > 2 else None
-        value = np.zeros(1) if given is None else self.scope.array(given, 1)
-        if value is None or value.size != 1 or float(value.reshape(())) != 0.0:
+        if not self._is_zero(pad.inputs[2] if len(pad.inputs) > 2 else None):
             return None
         around = [int(number) for number in numbers.flat]
         if min(around) < 0 or any(around[axis] or around[axis + _RANK] for axis in (0, 1)):
             return None
         return around[2], around[3], around[6], around[7]
+
+    def _is_zero(self, value: ir.Value | None) -> bool:
+        """Say whether a value that may be absent is the number 0, quantized or not."""
+        if value is None:
+            return True
+        wide = dequantized(self.scope, value)
+        number = self.scope.array(value if wide is None else wide[0], 1)
+        zero = 0 if wide is None else wide[1].zero
+        return number is not None and number.size == 1 and bool(number.reshape(()) == zero)
 
     def _window(self) -> Window:
         x, node = self.input(0), self.node
