@@ -211,6 +211,7 @@ CPU = Traits(
         "ortkit.custom_ops.tvm.gemm.int8:ANCHOR",
         "ortkit.custom_ops.tvm.gemm.fp32:ANCHOR",
         "ortkit.custom_ops.tvm.attention.fp32:ANCHOR",
+        "ortkit.custom_ops.tvm.attention.grouped:ANCHOR",
         "ortkit.custom_ops.tvm.conv.one_axis:ANCHOR",
     ),
     templates=(
@@ -230,6 +231,7 @@ CPU = Traits(
         "conv.max_pool",
         "conv.resize",
         "attention.fp32",
+        "attention.grouped",
     ),
     decompositions=(),
     conv_anchors=(

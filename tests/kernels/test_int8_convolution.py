@@ -44,6 +44,9 @@ CASES: dict[str, dict[str, object]] = {
         "pads": (2, 0, 1, 3),
     },
     "depthwise": {"sizes": (2, 72, 6, 7), "filters": (72, 3, 3), "group": 72},
+    "depthwise, pixels together": {
+        "sizes": (1, 32, 5, 6), "filters": (32, 3, 3), "group": 32, "strides": (2, 1),
+    },
     "depthwise, far": {
         "sizes": (1, 24, 11, 9), "filters": (24, 5, 5), "group": 24, "strides": (2, 1),
         "pads": (2, 1, 2, 3),
@@ -128,6 +131,13 @@ def test_the_body_computes_the_same(case: str) -> None:
     held = [np.asarray(weight) for weight in one.weights]
     got = session(fused_model(renamed)).run(None, dict(zip(names, [*feeds, *held], strict=True)))
     np.testing.assert_array_equal(got[0].transpose(0, 3, 1, 2), expected(proto, net.feeds))
+
+
+def test_pads_of_a_node_in_front_are_the_windows() -> None:
+    block, _ = described(KINDS["qdq_padded"](Convolution()))
+    assert block.windows[0].pads == (2, 1, 3, 2)
+    assert {node.op_type for node in block.nodes} >= {"Pad", "Conv"}
+    assert block.source.name == "x"
 
 
 @pytest.mark.parametrize(

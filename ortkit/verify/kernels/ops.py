@@ -15,6 +15,7 @@ from ortkit.verify.kernels.ops_activations import (
     Softsign,
     Swish,
 )
+from ortkit.verify.kernels.ops_attention import GroupQueryAttention
 from ortkit.verify.kernels.ops_blocks import MatMulNBits, QLinearAdd
 from ortkit.verify.kernels.ops_resize import Resize
 from ortkit.verify.kernels.ops_rows import (
@@ -69,7 +70,8 @@ class MatMul(OpRun):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization, HardSwish,
-    LayerNormalization, LogSoftmax, MatMul, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd,
-    RMSNormalization, ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign, Sum, Swish,
+    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization,
+    GroupQueryAttention, HardSwish, LayerNormalization, LogSoftmax, MatMul, MatMulNBits, MaxPool,
+    Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign,
+    Sum, Swish,
 )  # fmt: skip
