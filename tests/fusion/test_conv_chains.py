@@ -266,6 +266,15 @@ def test_enlarged_images_are_added_in_one_kernel() -> None:
     assert len(block.convs) == 2
 
 
+def test_a_resize_alone_stays_in_its_layout() -> None:
+    net = Net(opset=19)
+    scales = net.weight(np.array([1, 1, 2, 2], np.float32))
+    value = net.op("Resize", net.op("Relu", "x"), "", scales, mode="linear")
+    _, (chain,) = chains_of(net.model((1, 64, 32, 32), [net.op("Neg", value)]))
+    assert chain.cost.pays
+    assert chain.reason == "Resizes alone are not worth another layout"
+
+
 @pytest.mark.parametrize(
     ("attributes", "scales"),
     [

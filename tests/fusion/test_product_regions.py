@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from ortkit.custom_ops.tvm.gemm.fp32 import ANCHOR, RATES, rates_at
 from region_models import feeds_of, found_by, run, scope_of
 
 from ortkit.fusion.plan import compile_regions
+from ortkit.fusion.regions.anchors import is_for
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.layouts.fp32_panels import layout
@@ -201,6 +203,18 @@ def test_processors_that_products_were_not_measured_on(tmp_path: Path) -> None:
     )
     assert reports == ()
     assert [node.op_type for node in model.graph] == ["Gemm"]
+
+
+@pytest.mark.parametrize(("level", "is_taken"), [("x86-64-v3", False), ("x86-64-v4-bf16", True)])
+def test_products_that_a_model_already_has_are_for_the_same_processors(
+    level: str, is_taken: bool
+) -> None:
+    """`kept` asks so of fused nodes, whose kernels there could be for any processor."""
+    _, (product,) = found(model_of("m = Gemm(x, w, b)  y = Relu(m)", b=192))
+    assert product.signature is not None
+    other = replace(product.signature, name="conv_1d")
+    assert is_for(Target("cpu", level), product.signature) is is_taken
+    assert is_for(Target("cpu", level), other)
 
 
 @runs_wide

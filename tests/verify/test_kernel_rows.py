@@ -15,6 +15,7 @@ from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, s
 from ortkit.graph.batch.row_order import copies_of, row_order
 from ortkit.verify.kernels import child
 from ortkit.verify.kernels.few_rows import few_rows
+from ortkit.verify.kernels.inputs import EIGHT_BITS, SPECIAL, Kind, made_up
 from ortkit.verify.kernels.job import KernelsJob
 from ortkit.verify.kernels.models import KernelNode, kernel_nodes
 from ortkit.verify.kernels.process import Order, job_of
@@ -119,3 +120,11 @@ def test_rows_of_products_are_tokens_and_those_of_attention_samples() -> None:
         (512, (32, 16, 512), (1, None), (1,)),
         (32, (2, 512, 512), (0, None), (0,)),
     ]
+
+
+@pytest.mark.parametrize("kind", sorted({*SPECIAL, *EIGHT_BITS}))
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bool", "int64"])
+def test_a_scalar_that_is_made_up_is_an_array(kind: Kind, dtype: str) -> None:
+    made = made_up(np.dtype(dtype), (), kind, 0, 0)
+    assert isinstance(made, np.ndarray)
+    assert (made.dtype, made.shape) == (np.dtype(dtype), ())

@@ -1,7 +1,7 @@
 """One new row of GroupQueryAttention: the heads that share keys, each by itself.
 
-A score is a sum over the lanes of a vector, so lanes are columns of a key, and not queries: as few
-as there are would leave most lanes without work. Sixteen keys are summed at once.
+A score is a sum over the lanes of a vector, so lanes are columns of a key. With queries in lanes
+most would have no work. Sixteen keys are summed at once.
 """
 
 from __future__ import annotations

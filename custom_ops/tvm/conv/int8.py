@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _ROOM, _MOST = 128 * 1024, 384 * 1024
 # Pixels of a block: its panels of weights are read once for all of them.
 _PIXELS, _DEPTHWISE_PIXELS = 224, 128
+# Of a number that is copied: each slice of units copies its lines.
+_COPY_PICOSECONDS = 30
 # Numbers of a panel, which without VNNI is copied to 16 bits on the stack.
 _MOST_PAIRS = 8192
 
@@ -120,7 +122,10 @@ class Int8Convolution:
             return Launch((batch, Extent(self.blocks)), Extent(pixels), cost)
         cost = WIDTH * (self.depth.all_groups * GROUP * each + finish)
         units = batch, Extent(self.blocks), Extent(self.panels.count)
-        return Launch(units, Extent(pixels), cost)
+        copied = 0 if self.is_direct(level) else self.padded.size(self.block) // pixels
+        return Launch(
+            units, Extent(pixels), cost, slice_picoseconds=copied * _COPY_PICOSECONDS
+        )  # fmt: skip
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
@@ -189,7 +194,9 @@ class _Writer:
             ]
             self.tiles.tile((buffer, tops), sinks, panel)
 
-        self.tiles.each_tile(count, tile)
+        height, width = self.of.filters.result
+        known = {lines * width for lines in (self.of.block, height % self.of.block) if lines}
+        self.tiles.each_tile(count, tile, known)
 
 
 def match(signature: RegionSignature) -> Int8Convolution | Refused | None:

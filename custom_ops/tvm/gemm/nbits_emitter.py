@@ -213,8 +213,8 @@ class NBitsEmitter(Bf16Emitter):
     def alone(self, value: Expr) -> Expr:
         """Return 16 float32 that LLVM does not join with others.
 
-        Of twelve sums that a loop adds to it made one vector of 192 lanes, and took that apart
-        lane by lane: 110 GOP/s where it is 300 (TVM 0.27, 2026-11-28).
+        It made one vector of 192 lanes of twelve sums, and took that apart lane by lane. A
+        product then had 110 GOP/s instead of 300 (TVM 0.27, 2026-11-28).
         """
         return self.tir.call_extern("float32x16", "ortkit_alone", value)
 

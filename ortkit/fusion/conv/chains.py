@@ -99,8 +99,11 @@ def _judged(
     """Return the group as a chain; adds to `refused`, or to `apart` what should not be joined."""
     around = borders(blocks, spares=spares and target.spares)
     cost = target.chain_cost(scope, blocks, around)
-    if not cost.pays:
-        reason = f"not predicted to gain {cost.least_in_words} of its time"
+    reason = "" if cost.pays else f"not predicted to gain {cost.least_in_words} of its time"
+    if around.changed and all(block.kind == "resize" for block in blocks):
+        # Of several threads one transposes, and all compute what is left to ONNX Runtime.
+        reason = "Resizes alone are not worth another layout"
+    if reason:
         return Chain(tuple(blocks), (), cost, reason)
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
         return Chain(tuple(blocks), (), cost, DENIED)

@@ -55,7 +55,7 @@ OURS = Rates(
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
 #: One of bytes: ONNX Runtime changes the layout in most of the same places.
-BYTES_BORDER = 0.05
+BYTES_BORDER = 0.02
 #: The part of its own time that a chain must gain; one of convolutions in int8, which are as fast
 #: as the processor allows on both sides and gain by what follows them.
 LEAST_GAIN, LEAST_QUANTIZED_GAIN = 0.1, 0.02

@@ -11,7 +11,7 @@ from ortkit.fusion.conv.borders import is_read_outside, nhwc_of, to_nhwc
 from ortkit.fusion.conv.chains import RULE, Chain
 from ortkit.fusion.conv.finder import PASS
 from ortkit.fusion.conv.targets import target_of
-from ortkit.fusion.regions.lower import fused_name, import_fused
+from ortkit.fusion.regions.lower import fused_name, import_fused, read_by
 from ortkit.graph.analysis.value_names import CHANNELS_LAST
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
@@ -29,7 +29,7 @@ def lower_chain(scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) 
     name = last.output.name or ""
     if not scope.log.claim(PASS, RULE, name, describe(last.convs[0])):
         return False
-    read = {value for node in chain.nodes for value in node.inputs if value is not None}
+    read = read_by(chain.nodes)
     lowering = _Lowering(scope, chain, replaced)
     for block, described in zip(chain.blocks, chain.described, strict=True):
         lowering.put(block, described)
