@@ -61,7 +61,7 @@ class ChannelsLast(GraphPass):
         if not any(_is_transpose(node, _TO_NHWC) for node in scope.root):
             return
         for part in _parts(scope, self.name):
-            if part.gain <= 0:
+            if not part.is_current or part.gain <= 0:
                 continue
             last = part.nodes[-1].node
             if breaks_resize(part.leaving):
@@ -104,6 +104,11 @@ class _Part:
     nhwc: dict[ir.Value, ir.Value] = field(default_factory=dict)
     nchw: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """New results of what stays between Transposes."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its nodes still read what they did before other parts were rewritten."""
+        return all(value in member.node.inputs for member in self.nodes for value in member.images)
 
     @property
     def gain(self) -> int:

@@ -31,6 +31,7 @@ from ortkit.fusion.conv.chains import Chain, find_chains
 from ortkit.fusion.conv.lower import lower_chain
 from ortkit.fusion.plan import compile_regions
 from ortkit.kernels.signature import RegionSignature
+from ortkit.passes.channels_last import ChannelsLast
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.target import Target
@@ -461,3 +462,17 @@ def test_no_transpose_before_a_resize_that_onnx_runtime_would_break(
     value = net.op("Resize", net.op("Neg", value), "", net.weight(scales), **attributes)
     _, (chain,) = chains_of(net.model((1, 16, 64, 64), [value]))
     assert chain.reason == REASON
+
+
+def test_a_part_that_reads_what_another_one_replaced_stays() -> None:
+    """Pixels in NHWC may be transposed once more, as if they were an image."""
+    net = Net()
+    image = net.op("Transpose", net.op("Neg", "x"), perm=[0, 3, 1, 2])
+    pixels = net.op("Transpose", net.conv(image, (8, 8)), perm=[0, 2, 3, 1])
+    turned = net.op("Relu", pixels)
+    ends = [net.op("Transpose", turned, perm=[0, 2, 3, 1]) for _ in range(2)]
+    proto, x = net.model((1, 4, 6, 8), ends), random(1, 4, 6, 8)
+    scope = scope_of(ir.from_proto(proto))
+    ChannelsLast().run(scope)
+    for got, want in zip(run(ir.to_proto(scope.model), x), run(proto, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
