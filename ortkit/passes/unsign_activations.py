@@ -35,6 +35,8 @@ class UnsignActivations(NodePass):
         q = QuantizeLinear(x, scale, zero + 128)   # uint8
         y = DequantizeLinear(q, scale, zero + 128)
 
+    A scale of shape [1] becomes a scalar: ONNX Runtime's sums of uint8 take no other (1.31.1).
+
     Skips:
         * Quantized numbers that are read otherwise, or returned.
         * Weights, zero points that are not constant.
@@ -81,12 +83,13 @@ class UnsignActivations(NodePass):
         if not site.claim("uint8"):
             return
         made = site.op(
-            "QuantizeLinear", [*site.node.inputs[:2], self._raised(site, zeros[0])],
+            "QuantizeLinear",
+            [site.input(0), _scale(site, site.node), self._raised(site, _alone(zeros[0]))],
             {a.name: a.value for a in site.node.attributes.values() if a.name != "output_dtype"},
             domain=site.node.domain,
         )  # fmt: skip
         for (node, _), zero in zip(readers, zeros[1:], strict=True):
-            _set_zero(site, node, self._raised(site, zero))
+            _set_grid(site, node, self._raised(site, _alone(zero)))
             site.scope.set_input(node, 0, made)
 
     def _constant(self, site: Site) -> None:
@@ -102,7 +105,7 @@ class UnsignActivations(NodePass):
             site.miss("its zero point is not constant")
             return
         if site.claim("uint8-constant"):
-            _set_zero(site, site.node, self._raised(site, zero))
+            _set_grid(site, site.node, self._raised(site, _alone(zero)))
             site.set_input(0, self._raised(site, numbers))
 
     @staticmethod
@@ -121,5 +124,19 @@ def _is_requantized(site: Site, readers: Sequence[ir.Node]) -> bool:
     return any(is_op(node, "QuantizeLinear") for node in after)
 
 
-def _set_zero(site: Site, node: ir.Node, zero: ir.Value) -> None:
+def _scale(site: Site, node: ir.Node) -> ir.Value | None:
+    """Return the scale of a node, one number as a scalar."""
+    array = site.array(node.inputs[1], 1)
+    if array is None or array.shape != (1,):
+        return node.inputs[1]
+    return site.constant(array.reshape(()))
+
+
+def _alone(numbers: np.ndarray | None) -> np.ndarray | None:
+    """Return one number as a scalar."""
+    return numbers.reshape(()) if numbers is not None and numbers.shape == (1,) else numbers
+
+
+def _set_grid(site: Site, node: ir.Node, zero: ir.Value) -> None:
+    site.scope.set_input(node, 1, _scale(site, node))
     site.scope.set_input(node, 2, zero)

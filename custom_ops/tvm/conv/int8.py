@@ -78,23 +78,16 @@ class Int8Convolution:
 
     def depth_of(self, level: str) -> Depth:
         """Return what a row consists of on a level."""
-        return Depth(1, self.form.depth) if self.is_direct(level) else self.depth
+        return Depth(self.form.depth) if self.is_direct(level) else self.depth
 
     @property
     def depth(self) -> Depth:
         """What a row consists of in a copy of lines."""
         window, channels = self.filters.window, self.form.depth
         lines, run = lines_of(window.kernel, window.dilations, channels)
-        down = window.dilations[0] * self.padded.line_size
-        pitch: int | tuple[int, ...] = down
-        if lines != window.kernel[0]:
-            across = window.dilations[1] * channels
-            pitch = tuple(
-                i * down + j * across
-                for i in range(window.kernel[0])
-                for j in range(window.kernel[1])
-            )
-        return Depth(lines, run, pitch, is_padded=True)
+        down, across = window.dilations[0] * self.padded.line_size, window.dilations[1] * channels
+        height = window.kernel[0]
+        return Depth(run, (height, lines // height), (down, across), is_padded=True)
 
     def refuses(self, level: str) -> Refused | None:
         """Say why there is no kernel for a processor level."""

@@ -143,15 +143,13 @@ class _Finder(Finder):
         if scales is None or block or (scales.ndim and axis):
             raise RefusedError("its scales are not one for each filter")
         source, grid = x
-        scale, bias = np.asarray(grid.scale * scales, np.float32), self.input(2)
-        added, row = None, None
+        scale, bias, added = np.asarray(grid.scale * scales, np.float32), self.input(2), None
         if bias is not None:
             added = self.whole_bias(bias, scale, weight)
-            row = None if added is not None else self._float_bias(bias, weight)
+            if added is None:
+                raise RefusedError("its bias has another scale than its sums, or is no constant")
         return self._convolution(
-            self.made(
-                source, grid.zero, weight, scale, added=added, bias=row, is_merged=row is None
-            )
+            self.made(source, grid.zero, weight, scale, added=added, is_merged=True)
         )
 
     def of_operator(self) -> IntegerProduct:
@@ -203,13 +201,6 @@ class _Finder(Finder):
         if window is None:
             raise RefusedError("its pads are not known")
         return window
-
-    def _float_bias(self, value: ir.Value, weight: Filters) -> ir.Value:
-        """Return a bias in float32 that is added to what was scaled."""
-        array = self.row(value, weight.columns, np.float32)
-        if array is None:
-            raise RefusedError("its bias has another scale than its sums, or is no constant")
-        return detached_constant(ir.tensor(array), f"{value.name}/row")
 
 
 @dataclass
