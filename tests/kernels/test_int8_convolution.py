@@ -216,6 +216,15 @@ def test_filters_are_packed_line_by_line() -> None:
     assert packed[1, 2, 1, 0].tolist() == [array[32, 2, 4], 0, 0, 0]
 
 
+def test_depthwise_filters_of_very_many_places_are_left() -> None:
+    net = Convolution(sizes=(1, 8, 23, 23), filters=(8, 23, 23), group=8)
+    one = match(described(KINDS["qdq"](net))[1].signature)
+    assert isinstance(one, Int8Convolution)
+    refused = one.refuses("x86-64-v4-bf16")
+    assert refused is not None
+    assert "529 places" in refused.reason
+
+
 def test_amx_is_left_to_onnx_runtime() -> None:
     one = match(described(KINDS["qdq"](Convolution()))[1].signature)
     assert isinstance(one, Int8Convolution)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _ROOM, _MOST = 128 * 1024, 384 * 1024
 # Pixels of a block: its panels of weights are read once for all of them.
 _PIXELS, _DEPTHWISE_PIXELS = 224, 128
+# Places of a depthwise filter, each of which is code of its own: 31x31 takes 20 s to compile.
+_MOST_TAPS = 400
 # Numbers of a panel, which without VNNI is copied to 16 bits on the stack.
 _MOST_PAIRS = 8192
 
@@ -97,6 +99,8 @@ class Int8Convolution:
             return Refused(f"processors of level {level} have no int8 dot products")
         if self.padded.size(1) > _MOST:
             return Refused(f"lines of {self.padded.line_size} numbers, which are too long to copy")
+        if self.filters.is_depthwise and self.filters.window.taps > _MOST_TAPS:
+            return Refused(f"depthwise filters of {self.filters.window.taps} places")
         depth = self.depth.all_groups * GROUP
         if not has_bf16(level) and not self.filters.is_depthwise and depth > _MOST_PAIRS:
             return Refused(f"filters of {depth} numbers, more than {_MOST_PAIRS}, without VNNI")
