@@ -14,7 +14,7 @@ from ortkit.refusal import Refused, needed, refusals
 from ..tvm.tile.registers import VECTOR
 from . import attention_cuda
 from .body import Body, integer
-from .gemm_bf16_operands import BFLOAT16, FLOAT, source_of_cast
+from .casts import BFLOAT16, FLOAT, source_of_cast
 
 #: Wider heads would need more scratch than a thread's stack should hold.
 MOST_WIDTH = 192

@@ -14,8 +14,8 @@ from ortkit.kernels.sizes import known
 from ortkit.refusal import Refused, needed, refusals
 
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
+from .casts import BFLOAT16, source_of_cast, wide_input
 from .epilogue import Epilogue, read_epilogue
-from .gemm_bf16_operands import BFLOAT16, source_of_cast, wide_input
 
 
 @dataclass(frozen=True)

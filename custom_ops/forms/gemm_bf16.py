@@ -12,10 +12,10 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.refusal import Refused, needed, refusals
 
-from .body import TO_NCHW, TO_NHWC, Body, integer
+from .body import TO_NCHW, TO_NHWC, Body, integer, integers
+from .casts import BFLOAT16, FLOAT, source_of_cast, wide_input
 from .conv import Window, window_of
-from .gemm_bf16_operands import gated_input, packed_input_of, rounded_input
-from .gemm_bf16_results import Finish, read_finish
+from .finish import Finish, read_finish
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     body = Body(signature)
     found = [(node, node.input[1]) for node in body.nodes("MatMul")]
     found += [(node, _matrix_of(body, node)) for node in body.nodes("Conv")]
-    packed = [packed_input_of(body, name) for _, name in found]
+    packed = [_packed_input_of(body, name) for _, name in found]
     if not any(packed):
         return None
     if len(found) != 1 or packed[0] is None:
@@ -107,8 +107,8 @@ _Left = tuple[int, int, Patches | None, str, tuple[int | str, ...], int | None]
 
 
 def _read_rows(body: Body, node: onnx.NodeProto) -> _Left | Refused:
-    gated = gated_input(body, node.input[0])
-    a, gate = (rounded_input(body, node.input[0]), None) if gated is None else gated
+    gated = _gated_input(body, node.input[0])
+    a, gate = (_rounded_input(body, node.input[0]), None) if gated is None else gated
     if a is None:
         return Refused("a matrix product of something that is no input rounded to bfloat16")
     shape = body.signature.inputs[a].shape
@@ -118,6 +118,66 @@ def _read_rows(body: Body, node: onnx.NodeProto) -> _Left | Refused:
     if gate is not None and body.signature.inputs[gate].shape != (*shape[:1], 1, 1, depth):
         return Refused("a gate that is not one factor for each channel")
     return a, depth, None, str(node.output[0]), shape[:-1], gate
+
+
+# ---- operands
+
+
+def _rounded_input(body: Body, name: str) -> int | None:
+    """Return the input that `name` is, as float32, after it was rounded to bfloat16."""
+    rounded = source_of_cast(body, name, FLOAT)
+    if rounded is None:
+        return None
+    number = body.inputs.get(rounded)
+    if number is not None:
+        return number if body.signature.inputs[number].dtype == "bfloat16" else None
+    source = body.inputs.get(source_of_cast(body, rounded, BFLOAT16) or "")
+    if source is None or body.signature.inputs[source].dtype != "float32":
+        return None
+    return source
+
+
+def _gated_input(body: Body, name: str) -> tuple[int, int] | None:
+    """Return the input and its gate whose product `name` is, as float32, after it was rounded.
+
+    Of the two the gate has one pixel; the other is float32, or bfloat16 made wide.
+    """
+    rounded = source_of_cast(body, name, FLOAT)
+    source = None if rounded is None else source_of_cast(body, rounded, BFLOAT16)
+    product = None if source is None else body.producer(source, "Mul")
+    if product is None:
+        return None
+    for one, other in (product.input, product.input[::-1]):
+        a, gate = wide_input(body, one), body.inputs.get(other)
+        if a is None or gate is None or body.signature.inputs[gate].dtype != "float32":
+            continue
+        if body.signature.inputs[gate].shape[1:3] == (1, 1):
+            return a, gate
+    return None
+
+
+def _packed_input_of(body: Body, name: str) -> tuple[int, int] | None:
+    """Return the input that may be the packed weight after `name`, and the columns it has."""
+    columns = None
+    cut = body.producer(name, "Slice")
+    if cut is not None:
+        ends = body.constant(cut.input[2]) if len(cut.input) > 2 else None
+        if ends is None or ends.size != 2:
+            return None
+        columns, name = int(ends.flat[1]), cut.input[0]
+    shaped = body.producer(name, "Reshape")
+    shape = None if shaped is None else body.constant(shaped.input[1])
+    if shaped is None or shape is None or shape.size != 2:
+        return None
+    transposed = body.producer(shaped.input[0], "Transpose")
+    source = "" if transposed is None else source_of_cast(body, transposed.input[0], FLOAT) or ""
+    number = body.inputs.get(source)
+    if number is None or transposed is None or integers(transposed, "perm", ()) != (1, 3, 0, 2):
+        return None
+    spec = body.signature.inputs[number]
+    if spec.dtype != "bfloat16" or len(spec.shape) != 4:
+        return None
+    return number, int(shape.flat[1]) if columns is None else columns
 
 
 # ---- convolutions
@@ -133,7 +193,7 @@ def _matrix_of(body: Body, conv: onnx.NodeProto) -> str:
 @refusals
 def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
     source = body.transposed(conv.input[0], TO_NCHW)
-    a = None if source is None else rounded_input(body, source)
+    a = None if source is None else _rounded_input(body, source)
     if a is None or body.signature.inputs[a].dtype != "bfloat16":
         return Refused("a convolution of something that is no NHWC input of bfloat16")
     window = needed(window_of(conv))

@@ -11,7 +11,7 @@ from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.refusal import Refused
 
 from .body import Body, integer
-from .gemm_bf16_results import Finish, read_finish
+from .finish import Finish, read_finish
 
 #: Weights that kernels in bfloat16 take apart at once.
 STEP = 32

@@ -41,6 +41,8 @@ bool LoadSymbols(void* library, Driver* driver) {
       {"cuFuncLoad", reinterpret_cast<void**>(&driver->FunctionLoad), true},
       {"cuTensorMapEncodeTiled", reinterpret_cast<void**>(&driver->EncodeTensorMap), true},
       Need("cuLaunchKernel", &driver->Launch),
+      {"cuStreamGetCaptureInfo_v3", reinterpret_cast<void**>(&driver->CaptureInfo), true},
+      {"cuLaunchKernelEx", reinterpret_cast<void**>(&driver->LaunchWith), true},
   };
   for (const Symbol& symbol : symbols) {
     *symbol.place = dlsym(library, symbol.name);

@@ -30,6 +30,24 @@ struct Context;
 struct Module;
 struct Function;
 struct Stream;
+struct GraphNode;
+
+// What a launch is told in addition (CUlaunchAttribute), and one with such (CUlaunchConfig).
+struct LaunchAttribute {
+  int32_t id;
+  int32_t padding;
+  int32_t value[16];
+};
+inline constexpr int32_t kMayBeginEarly = 6;
+
+struct LaunchConfig {
+  uint32_t grid[3], block[3];
+  uint32_t shared_bytes;
+  Stream* stream;
+  const LaunchAttribute* attributes;
+  uint32_t attribute_count;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56);
 
 struct Driver {
   Result (*Init)(uint32_t flags);
@@ -56,6 +74,10 @@ struct Driver {
   Result (*Launch)(Function*, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z, uint32_t threads_x,
                    uint32_t threads_y, uint32_t threads_z, uint32_t shared_bytes, Stream*,
                    void** parameters, void** extra);
+  // Since 12.3 and 11.8, else null. The status of a stream that is captured is 1.
+  Result (*CaptureInfo)(Stream*, int32_t* status, uint64_t* capture, void** graph,
+                        const GraphNode* const** nodes, const void** edges, size_t* count);
+  Result (*LaunchWith)(const LaunchConfig*, Function*, void** parameters, void** extra);
 };
 
 // The driver, started; null if there is none, or it has no device. It is never unloaded.

@@ -93,6 +93,30 @@ ort::Status* LoadStep(Kernel* kernel, const OrtkitStep& step, const DeviceTraits
                 step.threads, threads);
 }
 
+bool IsNeverEmpty(const OrtkitVariant& variant) {
+  for (int32_t i = 0; i < variant.step_count; ++i) {
+    const OrtkitStep& step = variant.steps[i];
+    for (int32_t j = 0; j < step.map_count; ++j) {
+      for (int32_t axis = 0; axis < step.maps[j].rank; ++axis) {
+        const OrtkitExtent& dim = step.maps[j].dims[axis];
+        if (dim.symbol_count > 0 || dim.factor == 0) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Whether a variant takes runs of all sizes.
+bool TakesAny(const OrtkitVariant& variant) {
+  for (int32_t i = 0; i < variant.condition_count; ++i) {
+    const OrtkitCondition& one = variant.conditions[i];
+    if (one.extent.symbol_count > 0 || one.extent.factor > one.at_most || one.extent.factor % one.divisible_by != 0) {
+      return false;
+    }
+  }
+  return IsNeverEmpty(variant);
+}
+
 ort::Status* LoadVariants(Kernel* kernel) {
   const Op& op = *kernel->op;
   const OrtkitCudaKernel& spec = *op.spec->cuda;
@@ -101,14 +125,17 @@ ort::Status* LoadVariants(Kernel* kernel) {
                           ReadTraits(*kernel->driver, kernel->device, &device));
   const ContextGuard guard(*kernel->driver, kernel->context);
   ORTKIT_RETURN_IF_FAILED(op, *kernel->driver, "cuCtxPushCurrent", guard.result());
-  bool is_any_usable = false;
+  bool is_any_usable = false, takes_aligned = false, takes_all = false;
   for (int32_t i = 0; i < spec.variant_count; ++i) {
     const OrtkitVariant& variant = spec.variants[i];
-    if (!Fits(variant, device)) continue;
+    // What no run takes may be PTX, which the driver would compile for seconds.
+    if (takes_all || (takes_aligned && variant.is_aligned) || !Fits(variant, device)) continue;
     for (int32_t j = 0; j < variant.step_count; ++j) {
       ORTKIT_RETURN_IF_ERROR(LoadStep(kernel, variant.steps[j], device, &kernel->launches[i][j]));
     }
     kernel->is_usable[i] = is_any_usable = true;
+    takes_aligned = takes_aligned || TakesAny(variant);
+    takes_all = takes_all || (TakesAny(variant) && !variant.is_aligned);
   }
   return is_any_usable ? nullptr : RefuseDevice(op, device);
 }

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "cuda.h"
+#include "cuda_capture.h"
 #include "cuda_maps.h"
 #include "run.h"
 
@@ -148,7 +149,25 @@ ort::Status* CountBlocks(const Op& op, const OrtkitStep& step, const Run& run, u
   return nullptr;
 }
 
-ort::Status* RunStep(const Kernel& kernel, const OrtkitStep& step, Function* function, const Run& run,
+// Launches, if it can be while the launch before ends.
+Result Launched(const Driver& driver, const Launch& launch, const uint32_t* blocks, const OrtkitStep& step,
+                Stream* stream, void** parameters) {
+  const bool waits = Waits(launch.loaded);
+  const uint32_t threads = step.threads, shared_bytes = step.shared_bytes;
+  Result result = 0;
+  if (waits && FollowsOwn(driver, stream)) {
+    const LaunchAttribute early = {kMayBeginEarly, 0, {1}};
+    const LaunchConfig config = {{blocks[0], blocks[1], blocks[2]}, {threads, 1, 1}, shared_bytes, stream, &early, 1};
+    result = driver.LaunchWith(&config, launch.function, parameters, nullptr);
+  } else {
+    result = driver.Launch(launch.function, blocks[0], blocks[1], blocks[2], threads, 1, 1, shared_bytes, stream,
+                           parameters, nullptr);
+  }
+  if (waits && result == 0) NoteLaunch(driver, stream);
+  return result;
+}
+
+ort::Status* RunStep(const Kernel& kernel, const OrtkitStep& step, const Launch& launch, const Run& run,
                      void* const* scratch, Stream* stream) {
   const Op& op = *kernel.op;
   uint32_t blocks[3];
@@ -156,9 +175,7 @@ ort::Status* RunStep(const Kernel& kernel, const OrtkitStep& step, Function* fun
   if (blocks[0] == 0 || blocks[1] == 0 || blocks[2] == 0) return nullptr;
   Parameters parameters;
   ORTKIT_RETURN_IF_ERROR(WriteParameters(kernel, step, run, scratch, &parameters));
-  const Result result =
-      kernel.driver->Launch(function, blocks[0], blocks[1], blocks[2], step.threads, 1, 1,
-                            step.shared_bytes, stream, parameters.places, nullptr);
+  const Result result = Launched(*kernel.driver, launch, blocks, step, stream, parameters.places);
   return result == 0 ? nullptr : Fail(op, *kernel.driver, "cuLaunchKernel", result);
 }
 
@@ -168,8 +185,8 @@ ort::Status* RunSteps(const Kernel& kernel, int32_t index, const Run& run, void*
   const ContextGuard guard(*kernel.driver, kernel.context);
   if (guard.result() != 0) return Fail(*kernel.op, *kernel.driver, "cuCtxPushCurrent", guard.result());
   for (int32_t i = 0; i < variant.step_count; ++i) {
-    Function* function = kernel.launches[index][i].function;
-    ORTKIT_RETURN_IF_ERROR(RunStep(kernel, variant.steps[i], function, run, scratch, stream));
+    const Launch& launch = kernel.launches[index][i];
+    ORTKIT_RETURN_IF_ERROR(RunStep(kernel, variant.steps[i], launch, run, scratch, stream));
   }
   return nullptr;
 }

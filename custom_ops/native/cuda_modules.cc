@@ -11,6 +11,7 @@ struct Loaded {
   Context* context;
   const void* image;
   Module* module;
+  bool waits;
   int64_t uses;
   Loaded* next;
 };
@@ -50,7 +51,7 @@ Result FindOrLoad(const Driver& driver, Context* context, const OrtkitImage& ima
     driver.ModuleUnload(module);
     return kOutOfMemory;
   }
-  *one = {context, image.data, module, 1, table};
+  *one = {context, image.data, module, image.waits != 0, 1, table};
   table = one;
   *loaded = one;
   return 0;
@@ -107,5 +108,7 @@ void Release(const Driver& driver, Loaded* loaded, bool is_current) {
 }
 
 Module* ModuleOf(const Loaded* loaded) { return loaded->module; }
+
+bool Waits(const Loaded* loaded) { return loaded->waits; }
 
 }  // namespace ortkit::cuda

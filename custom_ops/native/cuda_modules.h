@@ -25,5 +25,7 @@ Result Acquire(const Driver& driver, Context* context, const OrtkitStep& step, i
 void Release(const Driver& driver, Loaded* loaded, bool is_current);
 
 Module* ModuleOf(const Loaded* loaded);
+// Whether its code waits for the launch before; see `OrtkitImage`.
+bool Waits(const Loaded* loaded);
 
 }  // namespace ortkit::cuda

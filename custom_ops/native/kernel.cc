@@ -1,4 +1,6 @@
 // A kernel for the CPU: cut the work into slices, call.
+#include <unistd.h>
+
 #include "run.h"
 
 namespace ortkit {
@@ -24,6 +26,30 @@ constexpr int64_t kVector = 64;
 // A slice should take this many times what each slice does in addition to its units.
 constexpr double kSliceShare = 4;
 
+// Slices of a kernel whose slices do some work each, for each core: others may be late.
+constexpr int64_t kSlicesPerCore = 2;
+
+// The cores of this machine that are online; asked for once, as that reads a file.
+int64_t Cores() {
+  static std::atomic<int64_t> known{0};
+  int64_t count = known.load(std::memory_order_relaxed);
+  if (count == 0) {
+    const int64_t online = sysconf(_SC_NPROCESSORS_ONLN);
+    count = online > 0 ? online : 1;
+    known.store(count, std::memory_order_relaxed);
+  }
+  return count;
+}
+
+// Units in slices that are no smaller, of about equal size, and no more than the cores need.
+int64_t EvenSlice(int64_t units, int64_t slice) {
+  const int64_t cores = Cores();
+  int64_t slices = (units - 1) / slice + 1;
+  if (slices > kSlicesPerCore * cores) slices = kSlicesPerCore * cores;
+  if (slices > cores) slices -= slices % cores;
+  return (units - 1) / slices + 1;
+}
+
 // The units of one slice, by their cost.
 int64_t UnitsOfSlice(const CpuRun& run) {
   const int64_t points = SizeOf(run.spec->unit_points, run.symbols);
@@ -33,6 +59,7 @@ int64_t UnitsOfSlice(const CpuRun& run) {
   const double unit = static_cast<double>(points) * run.spec->picoseconds_per_point + shared + 1;
   if (unit * static_cast<double>(run.units) <= least) return run.units;
   int64_t slice = static_cast<int64_t>(least / unit) + 1;
+  if (run.spec->slice_picoseconds != 0) return EvenSlice(run.units, slice);
   if (points == 1 && slice > kVector) slice = (slice + kVector - 1) / kVector * kVector;
   return slice < run.units ? slice : run.units;
 }
@@ -60,7 +87,11 @@ inline __attribute__((always_inline)) ort::Status* ComputeUnits(const Op& op, or
     ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, CallSlice, slices, 0, &run));
   }
   const int32_t code = run.failure.load(std::memory_order_relaxed);
-  return code == 0 ? nullptr : Refuse(op, ort::kFail, "the kernel returned %d", code);
+  if (code == 0) return nullptr;
+  if (run.spec->value_size_count != 0) {  // it reads lengths too
+    return Refuse(op, ort::kInvalidArgument, "lengths and sizes of its inputs do not fit each other (%d)", code);
+  }
+  return Refuse(op, ort::kFail, "the kernel returned %d", code);
 }
 
 // In its callers, so that one without places does not ask for them.

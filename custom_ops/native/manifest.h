@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 6
+#define ORTKIT_MANIFEST_VERSION 8
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
@@ -56,6 +56,13 @@ typedef struct OrtkitTensor {
   const OrtkitExtent* dims;
 } OrtkitTensor;
 
+/* A size of outputs: the larger of another one and of the int32 that an input on the host is. */
+typedef struct OrtkitValueSize {
+  int32_t symbol;
+  OrtkitExtent least;
+  int32_t tensor;
+} OrtkitValueSize;
+
 /* Which inputs and outputs may share memory: sets the arrays and returns their length. */
 typedef size_t (*OrtkitPairs)(int32_t** inputs, int32_t** outputs);
 
@@ -68,6 +75,7 @@ typedef struct OrtkitImage {
   int32_t architecture;  /* 90 is sm_90 */
   int32_t is_ptx;        /* text that ends in a 0 */
   const void* data;      /* equal images are one */
+  int32_t waits;         /* lets the next launch begin, then waits for the one before (griddepcontrol) */
 } OrtkitImage;
 
 typedef enum OrtkitArgumentKind {
@@ -145,6 +153,8 @@ typedef struct OrtkitOp {
   int32_t input_count;
   int32_t output_count;
   const OrtkitTensor* tensors;  /* inputs, then outputs */
+  int32_t value_size_count;
+  const OrtkitValueSize* value_sizes;
   /* The work: units that do not depend on each other, numbered over the product of these sizes. */
   int32_t unit_axis_count;
   const OrtkitExtent* unit_axes;

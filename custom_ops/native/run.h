@@ -172,6 +172,17 @@ inline ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_
   return nullptr;
 }
 
+// Tells the symbols that follow from the values of inputs.
+inline void ReadValueSizes(Run* run) {
+  const OrtkitOp& spec = *run->spec;
+  for (int32_t i = 0; i < spec.value_size_count; ++i) {
+    const OrtkitValueSize& one = spec.value_sizes[i];
+    const int64_t least = SizeOf(one.least, run->symbols);
+    const int64_t value = *reinterpret_cast<const int32_t*>(run->data[one.tensor]);
+    run->symbols[one.symbol] = value > least ? value : least;
+  }
+}
+
 // Checks the inputs and tells the symbols from them. Tensors without elements may have no address.
 inline ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* run,
                                const Places& places = {}) {
@@ -185,7 +196,9 @@ inline ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* r
     ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &dims[i], places));
     is_plain = is_plain && ReadPlainDims(spec.tensors[i], dims[i], run->symbols);
   }
-  return is_plain ? nullptr : ReadCarefully(op, dims, run);
+  if (!is_plain) ORTKIT_RETURN_IF_ERROR(ReadCarefully(op, dims, run));
+  ReadValueSizes(run);
+  return nullptr;
 }
 
 // Makes the outputs, of the sizes that the inputs told.

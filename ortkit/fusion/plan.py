@@ -201,7 +201,9 @@ class Planner:
     def chains(self) -> list[Chain]:
         """Return the chains of convolutions, those that are not taken too."""
         root = self.scope.root
-        return find_chains(self.scope, root, self.accepts) if isinstance(root, ir.Graph) else []
+        if not isinstance(root, ir.Graph):
+            return []
+        return find_chains(self.scope, root, self.accepts, spares=self.in_place)
 
     def candidates(self, excluded: Collection[ir.Node] = ()) -> Iterator[Candidate]:
         """Yield the regions without nodes that are `excluded`; see `Candidate`."""

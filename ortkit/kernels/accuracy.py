@@ -23,8 +23,9 @@ ROUNDINGS: dict[str, float] = {
 #: Kinds that answer NaN and infinities otherwise than their bodies: all results of one tile of
 #: Winograd's are NaN where one is, and attention does not read what a mask hides.
 #: The maximum of a window with NaN is NaN; ONNX Runtime passes over NaN there. Rows of a product
-#: are rounded to int8: an infinite number leaves others of its block 0, or NaN.
-SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool", "matmul_nbits")
+#: are rounded to int8: an infinite number leaves others of its block 0, or NaN. A Resize
+#: multiplies some pixels by 0; which these are is rounded.
+SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool", "matmul_nbits", "resize")
 #: Kinds whose kernels for CUDA give numbers where their bodies divide 0 by 0: a query that sees no
 #: key gets 0, or the bias of the values.
 NUMBER_FOR_NAN = ("attention",)

@@ -97,6 +97,8 @@ class Anchor:
         batch: What a first size that is not known is taken for.
         must_pay: Whether regions are left that are not predicted to gain enough.
         is_held: Whether a session of the provider holds the weight, which no library has to.
+        in_place: Whether regions are formed only where nodes are replaced where they stand, since
+            sizes of results follow from values.
         level: What the names of the levels that there are regions for begin with.
         regions: What finds regions where more than the facts of nodes above decides, or nodes do
             not describe what the kernel reads. It is `module:object` of the graph side.
@@ -117,6 +119,7 @@ class Anchor:
     batch: int = NOMINAL_SIZE
     must_pay: bool = False
     is_held: bool = False
+    in_place: bool = False
     level: str = ""
     regions: str = ""
     packed: PackedMatrix | None = None

@@ -150,6 +150,8 @@ class Image:
         variant: The place of its variant in the kernel.
         step: The place of its step in the variant.
         path: The file.
+        waits: Whether it lets the next launch begin first, and then waits for the one before, so
+            that in a CUDA graph it may begin while that ends.
     """
 
     architecture: int
@@ -157,6 +159,7 @@ class Image:
     variant: int
     step: int
     path: Path
+    waits: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 PASSES: Mapping[str, str] = {
     name: f"ortkit.passes.{name.replace('-', '_')}:{''.join(w.title() for w in name.split('-'))}"
     for name in (
+        "channels-last",
         "div-to-mul",
         "drop-dead-nodes",
         "drop-expand",
@@ -38,6 +39,7 @@ PASSES: Mapping[str, str] = {
         "fuse-skip-norm",
         "fuse-softmax",
         "fuse-rotary",
+        "gather-tokens",
         "inline-branches",
         "inline-functions",
         "lift-constants",
@@ -63,6 +65,7 @@ PASSES: Mapping[str, str] = {
         "sink-resizes",
         "skip-padding",
         "sink-transposes",
+        "transpose-images",
         "unsign-activations",
         "unwrap-batch-norm",
         "split-group-norm",

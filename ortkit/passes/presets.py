@@ -80,6 +80,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("sink-resizes", 2),
     ("fold-matmul-into-conv", 2),
     ("div-to-mul", 1),
+    # After Transposes are merged, and Slices have become Gathers.
+    ("gather-tokens", 2),
     # After every fold into the convolution, and what is recognized after it.
     ("widen-convolutions", 2),
     # After every fold into the convolution, which a FusedConv would hide.
@@ -94,6 +96,10 @@ ORDER: tuple[tuple[str, int], ...] = (
     # Residual sums last: nothing else looks through a sum that is a part of a norm.
     ("split-skip-norm", 2),
     ("fuse-skip-norm", 2),
+    # After what is recognized by the Transposes of tokens; kernels for NHWC take those of images.
+    ("transpose-images", 2),
+    # After all else that makes Transposes cancel.
+    ("channels-last", 2),
     ("drop-unused", 0),
 )
 

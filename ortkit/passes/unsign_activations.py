@@ -35,8 +35,6 @@ class UnsignActivations(NodePass):
         q = QuantizeLinear(x, scale, zero + 128)   # uint8
         y = DequantizeLinear(q, scale, zero + 128)
 
-    A scale of shape [1] becomes a scalar: ONNX Runtime's sums of uint8 take no other (1.31.1).
-
     Skips:
         * Quantized numbers that are read otherwise, or returned.
         * Weights, zero points that are not constant.
@@ -82,14 +80,15 @@ class UnsignActivations(NodePass):
             return
         if not site.claim("uint8"):
             return
+        scale = self._single(site, site.node)
         made = site.op(
-            "QuantizeLinear",
-            [site.input(0), _scale(site, site.node), self._raised(site, _alone(zeros[0]))],
+            "QuantizeLinear", [site.node.inputs[0], scale, self._raised(site, zeros[0])],
             {a.name: a.value for a in site.node.attributes.values() if a.name != "output_dtype"},
             domain=site.node.domain,
         )  # fmt: skip
         for (node, _), zero in zip(readers, zeros[1:], strict=True):
-            _set_grid(site, node, self._raised(site, _alone(zero)))
+            site.scope.set_input(node, 1, self._single(site, node))
+            _set_zero(site, node, self._raised(site, zero))
             site.scope.set_input(node, 0, made)
 
     def _constant(self, site: Site) -> None:
@@ -105,14 +104,23 @@ class UnsignActivations(NodePass):
             site.miss("its zero point is not constant")
             return
         if site.claim("uint8-constant"):
-            _set_grid(site, site.node, self._raised(site, _alone(zero)))
-            site.set_input(0, self._raised(site, numbers))
+            site.scope.set_input(site.node, 1, self._single(site, site.node))
+            _set_zero(site, site.node, self._raised(site, zero))
+            site.set_input(0, self._raised(site, numbers, is_single=False))
 
     @staticmethod
-    def _raised(site: Site, numbers: np.ndarray | None) -> ir.Value:
+    def _raised(site: Site, numbers: np.ndarray | None, *, is_single: bool = True) -> ir.Value:
         assert numbers is not None
         # 128 more of eight bits is the first bit flipped.
-        return site.constant(np.asarray(np.asarray(numbers, np.int8).view(np.uint8) ^ 128))
+        raised = np.asarray(np.asarray(numbers, np.int8).view(np.uint8) ^ 128)
+        return site.constant(raised.reshape(()) if is_single and raised.size == 1 else raised)
+
+    @staticmethod
+    def _single(site: Site, node: ir.Node) -> ir.Value | None:
+        """Return the scale; one of one number as a scalar, as QLinearAdd of ONNX Runtime wants."""
+        scale = site.array(node.inputs[1], 1)
+        is_row = scale is not None and scale.size == 1 and scale.ndim > 0
+        return site.constant(scale.reshape(())) if is_row and scale is not None else node.inputs[1]
 
 
 def _is_requantized(site: Site, readers: Sequence[ir.Node]) -> bool:
@@ -124,19 +132,5 @@ def _is_requantized(site: Site, readers: Sequence[ir.Node]) -> bool:
     return any(is_op(node, "QuantizeLinear") for node in after)
 
 
-def _scale(site: Site, node: ir.Node) -> ir.Value | None:
-    """Return the scale of a node, one number as a scalar."""
-    array = site.array(node.inputs[1], 1)
-    if array is None or array.shape != (1,):
-        return node.inputs[1]
-    return site.constant(array.reshape(()))
-
-
-def _alone(numbers: np.ndarray | None) -> np.ndarray | None:
-    """Return one number as a scalar."""
-    return numbers.reshape(()) if numbers is not None and numbers.shape == (1,) else numbers
-
-
-def _set_grid(site: Site, node: ir.Node, zero: ir.Value) -> None:
-    site.scope.set_input(node, 1, _scale(site, node))
+def _set_zero(site: Site, node: ir.Node, zero: ir.Value) -> None:
     site.scope.set_input(node, 2, zero)

@@ -90,6 +90,12 @@ CUDA = Traits(
         "ortkit.fusion.decompose.gate_up:DecomposeGateUp",
         "ortkit.fusion.decompose.pretranspose:PretransposeWeight",
         "ortkit.fusion.decompose.rotary:DecomposeRotary",
+        "ortkit.fusion.decompose.full_reduction:DecomposeFullReduction",
+    ),
+    conv_anchors=(
+        "ortkit.custom_ops.triton.conv.depthwise:ANCHOR",
+        "ortkit.custom_ops.triton.conv.conv:PLANAR",
+        "ortkit.custom_ops.triton.conv.conv:ANCHOR",
     ),
     convolutions="ortkit.fusion.conv.targets:ON_CUDA",
     conv_epilogue="ortkit.fusion.regions.members:ends_cudnn_convolution",

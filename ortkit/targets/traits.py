@@ -66,6 +66,8 @@ class Traits:
     """Hand-shaped kernels: modules of `ortkit.custom_ops` below the backend's, with `match`."""
     decompositions: tuple[str, ...]
     """What is written in parts before regions are looked for: functions of a `Surroundings`."""
+    conv_anchors: tuple[str, ...]
+    """`ConvAnchor`s of templates, in the order in which they are asked."""
     convolutions: str
     """Blocks, bodies and times of convolution nets, a `ConvTarget`."""
     conv_epilogue: str

@@ -1,7 +1,7 @@
 """Models with a fixed batch: verified on a few rows where each row is computed on its own.
 
 The time of a verification does not grow with the batch then, but for kernels that are made for
-it: these run once with all rows, beside what the original gave for few.
+it. These run once with all rows, beside what the original gave for few.
 """
 
 from __future__ import annotations
@@ -12,22 +12,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import onnx_ir as ir
 
+from ortkit.errors import ModelError
 from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch, row_axes
 from ortkit.graph.batch.place import Mixed
 from ortkit.graph.io.open import open_model
+from ortkit.verify.inputs.feeds import Value
+from ortkit.verify.inputs.sets import InputSet
 from ortkit.verify.limits import operations
+from ortkit.verify.reference import Request, input_sets
 from ortkit.verify.repeated import RepeatedVerifier
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 
-#: Rows that stand for any number of them, and where a run of them takes long.
+#: Rows that stand for any number of them, and where a run of them takes long: each of these is of
+#: another input set.
 _ROWS, _ROWS_OF_LONG = 3, 2
 #: A batch of as many rows takes no longer than the sets of a covering design.
 _FEW_ROWS = 8
 #: Input sets with all rows: where a few rows were compared, and where they cannot be and a run
-#: takes more than about a second on two cores.
+#: takes more than about a second on two cores. A few rows that take long have as many.
 _SETS_AFTER_ROWS, _SETS, _MOST_OPERATIONS = 1, 2, 20_000_000_000
 
 
@@ -82,8 +88,11 @@ class BatchVerifier:
         """Run the original; see `Verifier.__enter__`."""
         try:
             if self._cut is not None:
-                rows = Verifier(self._cut.model, **self._options, most_sets=self._sets)
-                self._rows = self._stack.enter_context(rows)
+                given = () if self._sets is None else self._rows_of_sets(self._cut.model)
+                rows = self._entered(given)
+                if given and rows.refusal:
+                    rows = self._entered(())
+                self._rows = rows
                 if rows.refusal:
                     self._rows, self._mixed = None, f"on {self._count} rows: {rows.refusal}"
             if self._rows is None:
@@ -101,6 +110,48 @@ class BatchVerifier:
     ) -> None:
         """Remove the temporary folders."""
         self._stack.close()
+
+    def _entered(self, given: tuple[InputSet, ...]) -> Verifier:
+        """Return a verifier of a few rows that has run the original.
+
+        Args:
+            given: The input sets; some of a covering design if there are none.
+        """
+        assert self._cut is not None
+        options = {**self._options, **({"given": given} if given else {})}
+        rows = Verifier(self._cut.model, **options, most_sets=self._sets)
+        return self._stack.enter_context(rows)
+
+    def _rows_of_sets(self, model: ir.Model) -> tuple[InputSet, ...]:
+        """Return one input set whose rows are of different sets of a covering design.
+
+        None where an input has no rows, so that each set would have another one, or the user says
+        how many sets there are.
+
+        Args:
+            model: The original for a few rows.
+        """
+        options = self._options
+        if options.get("samples") or self._axes is None:
+            return ()
+        request = Request(
+            model, Path(), options.get("coverage", "quick"), shapes=options.get("shapes"),
+            most_sets=self._count, is_usual=options.get("is_usual", False),
+        )  # fmt: skip
+        try:
+            sets = input_sets(request).first
+        except ModelError:
+            return ()
+        values = {name: [each.feeds[name] for each in sets] for name in sets[0].feeds}
+        feeds: dict[str, Value] = {}
+        for name, arrays in values.items():
+            axis = self._axes.get(name)
+            if axis is None or len(arrays) != self._count:
+                return ()
+            rows = [np.take(_array(each), [row], axis) for row, each in enumerate(arrays)]
+            feeds[name] = np.concatenate(rows, axis)
+        plan = next((each.plan for each in sets if each.is_extreme), sets[0].plan)
+        return (InputSet(feeds, "; ".join(dict.fromkeys(each.text for each in sets)), plan),)
 
     @property
     def refusal(self) -> str:
@@ -166,6 +217,11 @@ class BatchVerifier:
             )
             self._whole[sets] = self._stack.enter_context(whole)
         return self._whole[sets]
+
+
+def _array(value: Value) -> np.ndarray:
+    assert isinstance(value, np.ndarray), "what has rows is a tensor"
+    return value
 
 
 def _rows_of(model: ir.Model) -> dict[str, object]:

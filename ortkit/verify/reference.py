@@ -143,7 +143,7 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refused:
     if reason := long_loop(request.model):
         return Refused(reason)
     try:
-        made = _input_sets(request)
+        made = input_sets(request)
     except ModelError as error:
         return Refused(error.problem, error.fix or how_to_give(request.model))
     if request.seconds is None:
@@ -199,7 +199,13 @@ def _other_inputs(request: Request) -> str:
     return how_to_give(request.model)
 
 
-def _input_sets(request: Request) -> InputSets:
+def input_sets(request: Request) -> InputSets:
+    """Return the input sets that a request asks for.
+
+    Raises:
+        UserError: The inputs or sizes that the user gave do not fit the model.
+        ModelError: None can be made.
+    """
     if request.given:
         return InputSets.of_feeds(request.given)
     if request.inputs is not None:

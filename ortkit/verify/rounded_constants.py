@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -40,6 +39,10 @@ class RoundedConstants:
 
     lost: Mapping[str, Rounded]
     new: Mapping[str, Rounded]
+
+    def __bool__(self) -> bool:
+        """Say whether there are any."""
+        return bool(self.lost or self.new)
 
     @property
     def cap(self) -> float:
@@ -77,10 +80,10 @@ def rounded_constants(
         }
     if not theirs and not mine:
         return RoundedConstants({}, {})
-    known = {_content(value) for value in float_constants(original)}
-    kept = {_content(value) for value in float_constants(candidate)} if mine else set()
-    lost = {value: dtype for value, dtype in mine.items() if _content(value) not in kept}
-    new = {value: dtype for value, dtype in theirs.items() if _content(value) not in known}
+    known = _Contents(float_constants(original))
+    kept = _Contents(float_constants(candidate) if mine else ())
+    lost = {value: dtype for value, dtype in mine.items() if value not in kept}
+    new = {value: dtype for value, dtype in theirs.items() if value not in known}
     changed: dict[ir.Value, np.ndarray] = {}
     for value in new:
         for other in lost:
@@ -120,8 +123,8 @@ def half_weights(original: ir.Model, candidate: ir.Model) -> dict[str, ir.DataTy
             array = tensor.numpy()
             if _is_in(array, ir.DataType.BFLOAT16) and not _is_pattern(array):
                 found[value] = ir.DataType.BFLOAT16
-    known = {_content(value) for value in float_constants(original)} if found else set()
-    return {v.name or "": dtype for v, dtype in found.items() if _content(v) not in known}
+    known = _Contents(float_constants(original) if found else ())
+    return {v.name or "": dtype for v, dtype in found.items() if v not in known}
 
 
 def epsilon_of(dtype: ir.DataType) -> float:
@@ -158,6 +161,26 @@ def _array(value: ir.Value) -> np.ndarray:
     return array
 
 
-def _content(value: ir.Value) -> tuple[tuple[int, ...], bytes]:
-    array = _array(value)
-    return array.shape, hashlib.sha256(array.tobytes()).digest()
+class _Contents:
+    """The numbers of constants. Those that begin alike are compared in full."""
+
+    def __init__(self, values: Iterable[ir.Value]) -> None:
+        self._by_start: dict[tuple[tuple[int, ...], bytes], list[ir.Value]] = {}
+        for value in values:
+            self._by_start.setdefault(_start(_array(value)), []).append(value)
+
+    def __contains__(self, value: ir.Value) -> bool:
+        """Say whether some constant has the shape and the numbers of this one."""
+        array = _array(value)
+        alike = self._by_start.get(_start(array), ())
+        return any(_bits_equal(array, _array(each)) for each in alike)
+
+
+def _start(array: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+    return array.shape, array.reshape(-1)[:_FIRST].tobytes()
+
+
+def _bits_equal(array: np.ndarray, other: np.ndarray) -> bool:
+    """Say whether two float32 arrays of one shape are equal, NaN beside NaN too."""
+    bits, theirs = (np.ascontiguousarray(each).view(np.uint32) for each in (array, other))
+    return bool(np.array_equal(bits, theirs))

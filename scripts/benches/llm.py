@@ -1,8 +1,8 @@
 """Language models: a folder of onnxruntime-genai beside its optimized form and llama.cpp.
 
-All engines have a process each and take turns, at one number of threads and at their own. Weights
-are random. `FOLDER` gets what is missing in it: the decoder in int4, its optimized form, and the
-same sizes in Q4_0.
+All engines have a process each and take turns, at some numbers of threads and at their own.
+Weights are random. `FOLDER` gets what is missing in it: the decoder in int4, its optimized form,
+and the same sizes in Q4_0.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Row:
     threads: int
     create_ms: float = 0.0
     prefill_ms: dict[int, list[float]] = field(default_factory=dict)
-    token_ms: list[float] = field(default_factory=list)
+    token_ms: dict[int, list[float]] = field(default_factory=dict)
+    """By the tokens before it."""
     cpu_ms: dict[int, list[float]] = field(default_factory=dict)
     """Processor time of all threads for a prompt."""
-    token_cpu_ms: list[float] = field(default_factory=list)
+    token_cpu_ms: dict[int, list[float]] = field(default_factory=dict)
     resident: int = 0
 
     def cells(self) -> tuple[object, ...]:
@@ -46,9 +47,9 @@ class Row:
         return (
             self.name,
             *(f"{min(each):,.0f}" for each in self.prefill_ms.values()),
-            f"{statistics.median(self.token_ms):.2f}",
+            *(f"{statistics.median(each):.2f}" for each in self.token_ms.values()),
             *(f"{min(each):,.0f}" for each in self.cpu_ms.values()),
-            f"{min(self.token_cpu_ms):.2f}",
+            *(f"{min(each):.2f}" for each in self.token_cpu_ms.values()),
             f"{self.create_ms:,.0f}",
             f"{self.resident / 1e6:,.0f}",
         )
@@ -83,9 +84,9 @@ class Engine:
     def decode(self, prompt: int, tokens: int) -> None:
         """Read a prompt, and add some tokens to it."""
         found = self._ask(prompt, tokens)
-        self.row.token_ms += found["token_ms"]
+        self.row.token_ms.setdefault(prompt, []).extend(found["token_ms"])
         used = found["cpu_ms"] - min(self.row.cpu_ms[prompt])
-        self.row.token_cpu_ms.append(used / tokens)
+        self.row.token_cpu_ms.setdefault(prompt, []).append(used / tokens)
 
     def _ask(self, prompt: int, tokens: int) -> Mapping[str, Any]:
         assert self.process.stdin is not None
@@ -105,18 +106,15 @@ class Engine:
         raise SystemExit(f"{self.row.name} ended")
 
 
-def rows_of(folder: Path, threads: int, *, has_defaults: bool) -> list[Row]:
-    """Return the engines that there are, at one number of threads and at their own."""
+def rows_of(folder: Path, numbers: Sequence[int], *, has_defaults: bool) -> list[Row]:
+    """Return the engines that there are, at some numbers of threads and at their own."""
     paths = {"genai": folder / "int4", "ortkit": folder / "int4.opt"}
-    rows = [
-        Row(f"{name}, {threads} threads", "genai", path, threads) for name, path in paths.items()
-    ]
-    if has_defaults:
-        rows += [Row(f"{name}, default", "genai", path, 0) for name, path in paths.items()]
-    if find_spec("xllamacpp") is not None:
-        rows.append(
-            Row(f"llama.cpp, {threads} threads", "llama.cpp", folder / "q4_0.gguf", threads)
-        )
+    rows = []
+    for threads in (*numbers, *([0] if has_defaults else [])):
+        at = f"{threads} threads" if threads else "default"
+        rows += [Row(f"{name}, {at}", "genai", path, threads) for name, path in paths.items()]
+        if threads and find_spec("xllamacpp") is not None:
+            rows.append(Row(f"llama.cpp, {at}", "llama.cpp", folder / "q4_0.gguf", threads))
     return rows
 
 
@@ -137,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench llm", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=2, help="for all alike (default: 2)")
+    parser.add_argument("--threads", default="2", help="for all alike, such as 1,2 (default: 2)")
     parser.add_argument("--tokens", type=int, default=32, help="after a prompt (default: 32)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
     parser.add_argument("--prompts", default="128,1024", help="tokens (default: 128,1024)")
@@ -149,23 +147,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prepare(options.folder, sizes)
     if options.prepare:
         return
-    rows = rows_of(options.folder, options.threads, has_defaults=not options.no_defaults)
+    numbers = [int(each) for each in options.threads.split(",")]
+    rows = rows_of(options.folder, numbers, has_defaults=not options.no_defaults)
     with ExitStack() as stack:
         engines = [stack.enter_context(Engine(row, sizes)) for row in rows]
         for _ in range(options.rounds):
             for prompt in prompts:
                 for engine in engines:
                     engine.prefill(prompt)
-            for engine in engines:
-                engine.decode(prompts[0], options.tokens)
+            for prompt in prompts:
+                for engine in engines:
+                    engine.decode(prompt, options.tokens)
     output.table(
         f"{options.layers} layers of 2,048 x 8,192 in int4",
         [
             "engine",
             *(f"{n}, ms" for n in prompts),
-            "token, ms",
+            *(f"token after {n}" for n in prompts),
             *(f"{n}, CPU ms" for n in prompts),
-            "token, CPU ms",
+            *(f"token after {n}, CPU" for n in prompts),
             "load, ms",
             "resident, MB",
         ],

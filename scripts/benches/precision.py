@@ -165,11 +165,11 @@ def _measure(entry: corpus.Entry, folder: Path, options: argparse.Namespace) -> 
 def _rows(model: str, times: Times, problems: Mapping[str, str], folder: Path) -> list[Row]:
     if FLOAT not in times:
         return [Row(model, FLOAT, None, None, None, None, problems.get(FLOAT, "not timed"))]
-    before = _median(times[FLOAT])
+    before = middle(times[FLOAT])
     rows = [
         Row(
-            model, name, 1e3 * _median(taken), 1e3 * min(map(min, taken)),
-            before / _median(taken),
+            model, name, 1e3 * middle(taken), 1e3 * min(map(min, taken)),
+            before / middle(taken),
             relative_error(folder / f"{FLOAT}.npz", folder / f"{name}.npz"),
         )
         for name, taken in times.items()
@@ -189,7 +189,8 @@ def relative_error(reference: Path, other: Path) -> float:
     return max(found, default=0.0)
 
 
-def _median(taken: list[list[float]]) -> float:
+def middle(taken: list[list[float]]) -> float:
+    """Return the median of all turns."""
     return median(seconds for turns in taken for seconds in turns)
 
 
@@ -240,12 +241,22 @@ def _run(*command: str) -> None:
         raise ModelError(ended.stderr.strip().rpartition("\n")[2][:200] or "it failed")
 
 
-def quantize(entry: corpus.Entry, target: Path, *, by_default: bool = False) -> None:
-    """Quantize a model as ONNX Runtime's documentation advises for its kind, or by default."""
+def quantize(
+    entry: corpus.Entry, target: Path, *, by_default: bool = False, by_channel: bool = False
+) -> None:
+    """Quantize a model as ONNX Runtime's documentation advises for its kind.
+
+    Args:
+        entry: The model, with what it is calibrated on.
+        target: Where to.
+        by_default: Statically as `quantize_static` does where nothing is said.
+        by_channel: Statically as advised for convolutions, whatever its kind.
+    """
     from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
 
     ops = [node.op_type for node in onnx.load(entry.path, load_external_data=False).graph.node]
-    if not by_default and ops.count("Conv") <= ops.count("MatMul") + ops.count("Gemm"):
+    is_dynamic = ops.count("Conv") <= ops.count("MatMul") + ops.count("Gemm")
+    if is_dynamic and not (by_default or by_channel):
         quantize_dynamic(entry.path, target, per_channel=True)
         return
 

@@ -5,6 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 
+def packed_rows_body(heads: int, width: int) -> str:
+    """Return attention of the rows X0, each with Q, K and V, of the samples that P and M describe.
+
+    P has the row of each position, I the position of each row, M is added to scores.
+    """
+    whole = attention_body(heads, heads, width, mask="M", packed=True)
+    inner = whole.replace("(X0, SZ)", "(placed, SZ)").replace("Y = Reshape", "all = Reshape")
+    columns = heads * width
+    return "  ".join(
+        [
+            f"wide = Constant <value_ints = [-1, {3 * columns}]> ()",
+            "flat = Reshape (X0, wide)",
+            "placed = Gather <axis = 0> (flat, P)",
+            inner,
+            f"narrow = Constant <value_ints = [-1, {columns}]> ()",
+            "rows = Reshape (all, narrow)",
+            "Y = Gather <axis = 0> (rows, I)",
+        ]
+    )
+
+
 def attention_body(
     heads: int,
     kv_heads: int,

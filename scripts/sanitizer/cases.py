@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ortkit.kernels.signature import RegionSignature, TensorSpec
-from scripts.sanitizer.attention_bodies import attention_body
+from scripts.sanitizer.attention_bodies import attention_body, packed_rows_body
 
 _HALF, EIGHT = "float16", "float8_e4m3fn"
 #: A matrix in eight bits, its columns' factors, and the matrix as a product reads it.
@@ -148,6 +148,10 @@ CASES = (
     Case("attention_masked_by_query", attention_body(2, 2, 64, mask="M"),
          {"X0": ("b", "n", 128), "X1": ("b", "n", 128), "X2": ("b", "n", 128),
           "M": (1, 2, "n", "n")}, {"Y": ("b", "n", 128)}, ({"b": 2, "n": 128}, {"b": 1, "n": 99})),
+    Case("attention_of_packed_rows", packed_rows_body(2, 64),
+         {"X0": (1, "t", 384), "M": ("b", 1, 1, "n"), "P": ("b", "n"), "I": (1, "t")},
+         {"Y": (1, "t", 128)}, ({"b": 3, "n": 150, "t": 200},),
+         dtypes={"P": "int64", "I": "int64"}),
     Case("attention_of_one_query", attention_body(8, 2, 80),
          {"X0": ("b", 1, 640), "X1": ("b", "m", 160), "X2": ("b", "m", 160)},
          {"Y": ("b", 1, 640)}, ({"b": 2, "m": 1000},)),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import helper
 
 from ortkit.errors import InternalError, KernelError
@@ -19,6 +20,8 @@ from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.targets.target import Target
+from ortkit.verify.kernels.blocks import Operand
+from ortkit.verify.kernels.packed_rows import packed_rows
 from scripts.sanitizer.cases import EIGHT, Case
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -121,11 +124,7 @@ def build(nodes: Sequence[Node], folder: Path) -> Suite:
     onnx.save(_model(nodes), model)
     target = nodes[0].kernel.target
     link_library([one.kernel for one in nodes], [one.signature for one in nodes], library, target)
-    feeds = {
-        node.tensor(spec.name): _random(_at_edge(spec.dtype), node.shape(spec.shape), place)
-        for node in nodes
-        for place, spec in enumerate(node.signature.inputs)
-    }
+    feeds = {name: array for node in nodes for name, array in _feeds(node).items()}
     np.savez(folder / "feeds.npz", **feeds)
     outputs = {
         node.tensor(spec.name): [_at_edge(spec.dtype), list(node.shape(spec.shape)), node.offset]
@@ -252,6 +251,19 @@ def _inside(node: Node, spec: TensorSpec) -> str:
 def _at_edge(dtype: str) -> str:
     """Return the type of a tensor that is bound: numpy has no fp8 type."""
     return "float16" if dtype == EIGHT else dtype
+
+
+def _feeds(node: Node) -> dict[str, Array]:
+    """Return the inputs of a node by the names of its tensors."""
+    specs = node.signature.inputs
+    arrays = [
+        _random(_at_edge(spec.dtype), node.shape(spec.shape), place)
+        for place, spec in enumerate(specs)
+    ]
+    packed = packed_rows(onnx.parser.parse_function(node.signature.body))
+    if packed is not None:
+        arrays = [each.array for each in packed.agree(list(map(Operand, arrays)), 0)]
+    return {node.tensor(spec.name): one for spec, one in zip(specs, arrays, strict=True)}
 
 
 def _random(dtype: str, shape: tuple[int, ...], seed: int) -> Array:

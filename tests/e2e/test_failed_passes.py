@@ -142,7 +142,7 @@ def test_tests_see_what_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_planning_kernels_may_raise(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tvm")
 
-    def fail(*arguments: object) -> object:
+    def fail(*arguments: object, **options: object) -> object:
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(f"ortkit.fusion.plan.{place}", fail)

@@ -204,3 +204,40 @@ def half(proto: onnx.ModelProto, name: str = "float16") -> onnx.ModelProto:
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.elem_type = element
     return proto
+
+
+def channels_last_blocks(x: Sequence[Dim] = (1, 3, 32, 32)) -> onnx.ModelProto:
+    """Depthwise convolutions between layers of pixels in NHWC, as ConvNeXt has them.
+
+    The second one reads an image that others read in NCHW as well, and its result too.
+    """
+    net = Net()
+    value = net.conv("x", (3, 40), 4, strides=[4, 4])
+    ones = net.weight(np.linspace(0.5, 1.5, 40, dtype=np.float32))
+    outputs = []
+    for number in range(2):
+        pixels = net.op("Transpose", value, perm=[0, 2, 3, 1])
+        image = net.op("Transpose", net.op("Mul", pixels, ones), perm=[0, 3, 1, 2])
+        deep = net.op("Relu", net.depthwise(image, 40, 7))
+        pixels = net.op("Transpose", deep, perm=[0, 2, 3, 1])
+        value = net.op("Transpose", net.op("Mul", pixels, ones), perm=[0, 3, 1, 2])
+        if number:
+            outputs = [net.op("Neg", image), net.op("Neg", deep)]
+    return net.model(x, [value, *outputs])
+
+
+def enlarged_sums(x: Sequence[Dim] = (1, 16, 8, 12)) -> onnx.ModelProto:
+    """Images of three sizes, enlarged and added, between 1x1 convolutions; one is repeated."""
+    net = Net(opset=19)
+    whole = net.conv("x", (16, 24))
+    parts = []
+    for factor, mode in ((2, "linear"), (4, "nearest")):
+        small = net.conv("x", (16, 24), factor, strides=[factor, factor])
+        scales = net.weight(np.array([1, 1, factor, factor], np.float32))
+        where = "pytorch_half_pixel" if mode == "linear" else "asymmetric"
+        attributes = {"mode": mode, "nearest_mode": "floor"}
+        parts.append(
+            net.op("Resize", small, "", scales, coordinate_transformation_mode=where, **attributes)
+        )
+    total = net.op("Relu", net.op("Add", whole, net.op("Add", *parts)))
+    return net.model(x, [net.conv(total, (24, 16)), net.op("Neg", whole)])

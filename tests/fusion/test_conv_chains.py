@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 from conv_nets import (
     Net,
     bottlenecks,
+    channels_last_blocks,
+    enlarged_sums,
     hard_gates,
     inverted_residuals,
     mishes,
@@ -22,7 +25,8 @@ from conv_nets import (
 from region_models import accept, scope_of
 
 from ortkit.fusion.conv import chains
-from ortkit.fusion.conv.chains import Chain, borders, find_chains
+from ortkit.fusion.conv.borders import borders
+from ortkit.fusion.conv.chains import Chain, find_chains
 from ortkit.fusion.conv.lower import lower_chain
 from ortkit.fusion.plan import compile_regions
 from ortkit.kernels.signature import RegionSignature
@@ -68,8 +72,8 @@ def test_a_mobile_net_is_one_chain() -> None:
 def test_a_stem_reads_the_image_as_it_is_and_the_result_changes_its_layout() -> None:
     scope, (chain,) = chains_of(inverted_residuals())
     (output,) = scope.model.graph.outputs
-    assert borders(list(chain.blocks)) == [output]
-    assert borders(list(chain.blocks[1:])) == [chain.blocks[0].output, output]
+    assert borders(chain.blocks).changed == (output,)
+    assert borders(chain.blocks[1:]).changed == (chain.blocks[0].output, output)
 
 
 def test_large_values_between_two_convolutions_are_never_whole() -> None:
@@ -214,6 +218,82 @@ def test_same_results_with_and_without_kernels(
     for found in (run(proto, x, library), run(proto, x)):
         for got, want in zip(found, expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+
+
+def test_transposes_around_a_chain_go_with_it() -> None:
+    scope, chains = chains_of(channels_last_blocks())
+    first, second = (chain for chain in chains if chain.blocks[0].kind == "depthwise_conv")
+    assert not first.reason
+    assert [node.op_type for node in first.spared] == ["Transpose", "Transpose"]
+    assert borders(first.blocks, spares=False).changed == (
+        first.blocks[0].source, first.blocks[0].output
+    )  # fmt: skip
+    # Others read the image: its Transpose stays, and the result is transposed back for them.
+    around = borders(second.blocks)
+    assert [node.inputs[0] for node in around.spared] == [second.blocks[0].output]
+    assert around.changed == (second.blocks[0].output,)
+    before = len([node for node in scope.model.graph if node.op_type == "Transpose"])
+    assert lower_chain(scope, first, {})
+    after = [node for node in scope.model.graph if node.op_type == "Transpose"]
+    assert len(after) == before - 2
+
+
+@pytest.mark.parametrize("net", [channels_last_blocks, enlarged_sums])
+def test_same_results_in_the_layout_around(
+    net: Callable[[Sequence[int | str]], onnx.ModelProto], tmp_path: Path
+) -> None:
+    sizes = (2, 3, 32, 32) if net is channels_last_blocks else (2, 16, 8, 12)
+    proto, x = net(("n", *sizes[1:])), random(*sizes)
+    expected, model = run(proto, x), ir.from_proto(proto)
+    scope, path = scope_of(model), tmp_path / "net.ops.so"
+    for chain in find_chains(scope, model.graph, accept):
+        assert not chain.reason
+    reports, library, _ = compile_regions([scope], path, "tvm", Target(), lambda *_: None)
+    assert library is not None
+    kinds = {report.kind for report in reports if report.emitted_as}
+    assert ("depthwise_conv" if net is channels_last_blocks else "resize") in kinds
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    for found in (run(proto, x, library), run(proto, x)):
+        for got, want in zip(found, expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+def test_enlarged_images_are_added_in_one_kernel() -> None:
+    _, (chain,) = chains_of(enlarged_sums())
+    (block,) = [block for block in chain.blocks if block.kind == "resize"]
+    assert [node.op_type for node in block.nodes[:2]] == ["Resize", "Resize"]
+    assert len(block.convs) == 2
+
+
+def test_a_resize_alone_stays_in_its_layout() -> None:
+    net = Net(opset=19)
+    scales = net.weight(np.array([1, 1, 2, 2], np.float32))
+    value = net.op("Resize", net.op("Relu", "x"), "", scales, mode="linear")
+    _, (chain,) = chains_of(net.model((1, 64, 32, 32), [net.op("Neg", value)]))
+    assert chain.cost.pays
+    assert chain.reason == "Resizes alone are not worth another layout"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "scales"),
+    [
+        ({"mode": "cubic"}, (2, 2)),
+        ({"mode": "linear", "antialias": 1}, (2, 2)),
+        ({"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}, (2, 2)),
+        ({"mode": "nearest", "coordinate_transformation_mode": "align_corners"}, (2, 2)),
+        ({"mode": "nearest", "nearest_mode": "ceil"}, (2, 2)),
+        ({"mode": "linear"}, (1.3, 2)),
+    ],
+)
+def test_a_resize_of_another_kind_is_left(
+    attributes: dict[str, object], scales: tuple[float, float]
+) -> None:
+    net = Net(opset=19)
+    given = net.weight(np.array([1, 1, *scales], np.float32))
+    value = net.op("Resize", net.conv("x", (16, 16)), "", given, **attributes)
+    _, chains = chains_of(net.model((1, 16, 8, 8), [net.conv(value, (16, 16))]))
+    assert "resize" not in {block.kind for chain in chains for block in chain.blocks}
 
 
 def test_replaced_weights_are_gone() -> None:

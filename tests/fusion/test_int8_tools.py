@@ -131,3 +131,48 @@ def test_runs_on_a_kernel_with_the_same_numbers(
     ).run(None, feeds)[0]
     after = ortkit.Session(tmp_path / "made.onnx").run(feeds)
     np.testing.assert_array_equal(next(iter(after.values())), before)
+
+
+def convolutions(folder: Path) -> Path:
+    """Two convolutions with a residual sum, quantized by ONNX Runtime."""
+    from onnxruntime.quantization import QuantType, quantize_static
+
+    held = {"w": floats(32, 32, 3, 3, seed=1), "v": floats(32, 32, 1, 1, seed=2)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["d"]),
+        helper.make_node("Add", ["d", "x"], ["y"]),
+    ]
+    sizes = ["n", 32, 12, 12]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, sizes)],
+        [helper.make_tensor_value_info("y", 1, sizes)],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "float.onnx")
+    reader = _Reader()
+    reader.sets = iter([{"x": floats(1, 32, 12, 12, seed=3)}])
+    quantize_static(
+        folder / "float.onnx", folder / "quantized.onnx", reader, per_channel=True,
+        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+    )  # fmt: skip
+    return folder / "quantized.onnx"
+
+
+def test_a_chain_of_convolutions_gives_the_same_numbers_and_keeps_no_weight_twice(
+    tmp_path: Path,
+) -> None:
+    source = convolutions(tmp_path)
+    made = ortkit.optimize(source, ortkit.OptimizeOptions(verify=False, check_load=False))
+    made.save(tmp_path / "made.onnx")
+    graph = onnx.load(tmp_path / "made.onnx").graph
+    assert sum(node.op_type.startswith("int8_conv") for node in graph.node) == 2
+    assert "Conv" not in {node.op_type for node in graph.node}
+    held = sum(len(tensor.raw_data) for tensor in graph.initializer)
+    assert held < 2 * 32 * 32 * 10
+    feeds = {"x": floats(3, 32, 12, 12, seed=7)}
+    before = ort.InferenceSession(str(source), providers=["CPUExecutionProvider"]).run(None, feeds)
+    after = ortkit.Session(tmp_path / "made.onnx").run(feeds)
+    np.testing.assert_array_equal(next(iter(after.values())), before[0])

@@ -9,12 +9,15 @@ import onnx_ir as ir
 import pytest
 from conv_nets import Net
 from ortkit.custom_ops.triton.gemm import gemv, split_k
+from ortkit.custom_ops.tvm.conv.direct import summed_ns
+from ortkit.custom_ops.tvm.conv.winograd import winograd_ns
 from region_models import accept, find, scope_of
 
 from ortkit.fusion.conv.chains import find_chains
-from ortkit.fusion.conv.cost import Sizes, block_cost, full_cost, minimal_cost
+from ortkit.fusion.conv.cost import block_cost
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.kernels.anchor import Anchor, ProductSizes
+from ortkit.kernels.conv_anchor import ConvSizes
 
 LARGE = ProductSizes(rows=2048, depth=1024, columns=1024, epilogue_ops=2)
 
@@ -39,27 +42,30 @@ def predict_products(sizes: ProductSizes) -> Prediction:
     return found
 
 
-def convolved(before: int, after: int, side: int, batch: int = 1) -> Sizes:
-    return Sizes((batch, before, side, side), (batch, after, side, side))
+def convolved(before: int, after: int, side: int, batch: int = 1, taps: int = 9) -> ConvSizes:
+    image = side, side
+    return ConvSizes(
+        (batch, before, *image), (batch, after, *image), (after, before, taps // 3, 3)
+    )
 
 
 def test_winograd_computes_whole_tiles() -> None:
-    times = [minimal_cost(convolved(32, 64, side)) for side in (5, 8, 9)]
+    times = [winograd_ns(convolved(32, 64, side)) for side in (5, 8, 9)]
     assert times[0] == times[1] < times[2]
 
 
 def test_winograd_reads_its_source_once_for_each_panel_of_filters() -> None:
-    few, one_more, many = (minimal_cost(convolved(256, after, 32)) for after in (64, 65, 128))
+    few, one_more, many = (winograd_ns(convolved(256, after, 32)) for after in (64, 65, 128))
     assert one_more - few > 2 * (many - one_more) / 63  # the first filter of a second panel
 
 
-@pytest.mark.parametrize("cost", [minimal_cost, lambda sizes: full_cost(sizes, 9)])
+@pytest.mark.parametrize("cost", [winograd_ns, summed_ns])
 def test_four_images_take_as_long_as_one_of_twice_the_side(cost) -> None:
     small, large = convolved(32, 64, 8, batch=4), convolved(32, 64, 16)
     assert cost(small) == pytest.approx(cost(large))
 
 
-@pytest.mark.parametrize("cost", [minimal_cost, lambda sizes: full_cost(sizes, 9)])
+@pytest.mark.parametrize("cost", [winograd_ns, summed_ns])
 def test_a_convolution_takes_as_long_for_each_image(cost) -> None:
     one, two, three = (cost(convolved(32, 64, 8, batch)) for batch in (1, 2, 3))
     assert three - two == pytest.approx(two - one)
@@ -67,10 +73,10 @@ def test_a_convolution_takes_as_long_for_each_image(cost) -> None:
 
 
 def test_a_full_convolution_is_linear_in_filters_and_channels() -> None:
-    net = full_cost(convolved(32, 64, 8), 9)
-    assert full_cost(convolved(64, 64, 8), 9) == pytest.approx(2 * net)
-    assert full_cost(convolved(32, 128, 8), 9) == pytest.approx(2 * net)
-    assert full_cost(convolved(32, 64, 8), 18) == pytest.approx(2 * net)
+    net = summed_ns(convolved(32, 64, 8))
+    assert summed_ns(convolved(64, 64, 8)) == pytest.approx(2 * net)
+    assert summed_ns(convolved(32, 128, 8)) == pytest.approx(2 * net)
+    assert summed_ns(convolved(32, 64, 8, taps=18)) == pytest.approx(2 * net)
 
 
 def test_a_block_with_twice_the_filters_takes_twice_as_long() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from ortkit.custom_ops.tvm.gemm.fp32 import ANCHOR, RATES, rates_at
 from region_models import feeds_of, found_by, run, scope_of
 
 from ortkit.fusion.plan import compile_regions
+from ortkit.fusion.regions.anchors import is_for
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.layouts.fp32_panels import layout
@@ -95,7 +97,7 @@ def test_what_a_region_takes_in(nodes: str, taken: list[str]) -> None:
             {},
             "8 rows times a matrix of 128 x 192 are too few",
         ),
-        ("y = MatMul(x, w)", "float[48, 32] x", {"w": (32, 192)}, "too few"),
+        ("y = MatMul(x, w)", "float[48, 16] x", {"w": (16, 192)}, "too few"),
         ("y = MatMul(x, w)", "float[2, 48, 128] x", {"w": (2, 128, 192)}, "3 axes"),
         ("y = Gemm(x, w, c)", "float[48, 128] x", {"c": (48, 1)}, "one constant for each column"),
         (
@@ -201,6 +203,18 @@ def test_processors_that_products_were_not_measured_on(tmp_path: Path) -> None:
     )
     assert reports == ()
     assert [node.op_type for node in model.graph] == ["Gemm"]
+
+
+@pytest.mark.parametrize(("level", "is_taken"), [("x86-64-v3", False), ("x86-64-v4-bf16", True)])
+def test_products_that_a_model_already_has_are_for_the_same_processors(
+    level: str, is_taken: bool
+) -> None:
+    """`kept` asks so of fused nodes, whose kernels there could be for any processor."""
+    _, (product,) = found(model_of("m = Gemm(x, w, b)  y = Relu(m)", b=192))
+    assert product.signature is not None
+    other = replace(product.signature, name="conv_1d")
+    assert is_for(Target("cpu", level), product.signature) is is_taken
+    assert is_for(Target("cpu", level), other)
 
 
 @runs_wide

@@ -34,7 +34,9 @@ MAY_IMPORT = {
     ),
     "custom_ops/triton": "kernels kernels/region kernels/triton targets",
     "custom_ops/triton/attention": "custom_ops/forms kernels kernels/triton",
-    "custom_ops/triton/conv": "custom_ops/forms custom_ops/triton kernels kernels/triton",
+    "custom_ops/triton/conv": (
+        "custom_ops/forms custom_ops/triton kernels kernels/layouts kernels/triton"
+    ),
     "custom_ops/triton/gemm": (
         "custom_ops/forms custom_ops/triton custom_ops/triton/conv kernels kernels/region"
         " kernels/triton kernels/tuning"
@@ -159,7 +161,7 @@ FACE = {
     "extend/declare": "find_ops kernel_options op tensor_types",
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
-    "fusion/conv": "block bodies chains cuda_layout finder",
+    "fusion/conv": "block bodies borders chains cuda_layout finder",
     "fusion/int8": "filters products",
     "fusion/regions": (
         "access cost_model describe duplicate members packed region report search select sizes"

@@ -16,6 +16,7 @@ from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.catalog import BACKENDS
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.ops.activations.forms import Activations
 from ortkit.optimization.options import OptimizeOptions
 from ortkit.passes.catalog import PASSES
@@ -34,7 +35,9 @@ def test_what_a_row_names_is_there(kind: str) -> None:
     traits = traits_of(kind)
     assert issubclass(load(traits.cost_model), CostModel)
     families = [load(name) for name in traits.families]
-    assert all(callable(each) or isinstance(each, Anchor) for each in families)
+    assert all(isinstance(each, Anchor) for each in families)
+    assert all(callable(load(each.regions)) for each in families if each.regions)
+    assert all(isinstance(load(name), ConvAnchor) for name in traits.conv_anchors)
     assert callable(load(traits.conv_epilogue))
     assert all(issubclass(load(name), Decomposition) for name in traits.decompositions)
     assert isinstance(load(traits.convolutions), ConvTarget)
@@ -57,8 +60,8 @@ def test_every_place_of_a_row_is_looked_at() -> None:
         if any(":" in text for text in _texts(getattr(traits_of(kind), one.name)))
     }
     assert places == {
-        "activations", "conv_epilogue", "convolutions", "cost_model", "decompositions", "families",
-        "runner", "without_kernel",
+        "activations", "conv_anchors", "conv_epilogue", "convolutions", "cost_model",
+        "decompositions", "families", "runner", "without_kernel",
     }  # fmt: skip
 
 

@@ -53,10 +53,10 @@ class Convolution(Net):
             "dilations": self.dilations, "group": self.group, **self.others,
         }  # fmt: skip
 
-    def convolved(self) -> str:
+    def convolved(self, x: str = "x") -> str:
         """Conv of DequantizeLinear."""
         names = [
-            self.add("DequantizeLinear", ["x", "xs", "xz"], "xf"),
+            self.add("DequantizeLinear", [x, "xs", "xz"], "xf"),
             self.add("DequantizeLinear", ["w", "ws", "wz"], "wf", axis=0),
             self.add("DequantizeLinear", ["c", "cs", "cz"], "cf", axis=0),
         ]
@@ -129,6 +129,18 @@ def qdq_silu(net: Convolution) -> onnx.ModelProto:
     return net.model()
 
 
+def qdq_padded(net: Convolution) -> onnx.ModelProto:
+    """A Pad of zeros between two roundings to one grid, which the window takes."""
+    net.held["around"] = np.array([0, 0, 1, 0, 0, 0, 2, 1], np.int64)
+    net.held |= {"n": np.uint8(7), "ns": np.float32(0.1), "nz": np.uint8(7)}
+    nothing = net.add("DequantizeLinear", ["n", "ns", "nz"], "nf")
+    wide = net.add("DequantizeLinear", ["x", "xs", "xz"], "xw")
+    padded = net.add("Pad", [wide, "around", nothing], "xp")
+    net.add("QuantizeLinear", [padded, "xs", "xz"], "xq")
+    net.rounded(net.convolved("xq"), "y", net.reach, net.middle)
+    return net.model()
+
+
 def operator(net: Convolution) -> onnx.ModelProto:
     """QLinearConv."""
     grid = net.grid("y", net.reach, net.middle)
@@ -137,4 +149,6 @@ def operator(net: Convolution) -> onnx.ModelProto:
     return net.model()
 
 
-KINDS = {one.__name__: one for one in (qdq, qdq_relu, qdq_residual, qdq_silu, operator)}
+KINDS = {
+    one.__name__: one for one in (qdq, qdq_relu, qdq_residual, qdq_silu, qdq_padded, operator)
+}

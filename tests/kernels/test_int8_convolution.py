@@ -44,6 +44,9 @@ CASES: dict[str, dict[str, object]] = {
         "pads": (2, 0, 1, 3),
     },
     "depthwise": {"sizes": (2, 72, 6, 7), "filters": (72, 3, 3), "group": 72},
+    "depthwise, pixels together": {
+        "sizes": (1, 32, 5, 6), "filters": (32, 3, 3), "group": 32, "strides": (2, 1),
+    },
     "depthwise, far": {
         "sizes": (1, 24, 11, 9), "filters": (24, 5, 5), "group": 24, "strides": (2, 1),
         "pads": (2, 1, 2, 3),
@@ -159,11 +162,19 @@ def test_products_of_bytes_are_left_to_onnx_runtime() -> None:
     assert block.output.name == "yq"
 
 
+def test_pads_of_a_node_in_front_are_the_windows() -> None:
+    block, _ = described(KINDS["qdq_padded"](Convolution()))
+    assert block.windows[0].pads == (2, 1, 3, 2)
+    assert {node.op_type for node in block.nodes} >= {"Pad", "Conv"}
+    assert block.source.name == "x"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"group": 2, "filters": (32, 3, 3)}, "groups of several channels"),
         ({"group": 20, "filters": (40, 3, 3)}, "groups of several channels"),
+        ({"sizes": (2, 20, 1, 1)}, "single pixels"),
     ],
 )
 def test_what_is_left_to_onnx_runtime(change: dict[str, object], reason: str) -> None:

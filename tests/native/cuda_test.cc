@@ -41,7 +41,7 @@ constexpr OrtkitArgument kNull = {ORTKIT_ARGUMENT_NULL, 0, {}};
 
 // Y = X + W in one launch: blocks of 4 columns along x, a row along y.
 const OrtkitImage kAddImages[] = {
-    {80, 0, "cubin 80 add"}, {90, 0, "cubin 90aadd"}, {80, 1, "ptx 80 add"}};
+    {80, 0, "cubin 80 add", 0}, {90, 0, "cubin 90aadd", 1}, {80, 1, "ptx 80 add", 0}};
 const OrtkitArgument kAddArguments[] = {Tensor(0), Tensor(1), Tensor(2), Size64(kSizeA), Size32(kSizeB), kNull, kNull};
 const OrtkitStep kAddSteps[] = {
     {"add", {{kSizeB, 4}, {kSizeA, 1}, {kOne, 1}}, 128, 0, 7, kAddArguments, 3, kAddImages, 0, nullptr}};
@@ -49,8 +49,8 @@ const OrtkitVariant kAddVariants[] = {{0, nullptr, 0, 1, kAddSteps, 0, nullptr}}
 const OrtkitCudaKernel kAdd = {1, kAddVariants};
 
 // Sums of rows in two launches with scratch between them, and much shared memory in the first.
-const OrtkitImage kPartImages[] = {{80, 0, "cubin 80 part"}, {80, 1, "ptx 80 part"}};
-const OrtkitImage kJoinImages[] = {{80, 0, "cubin 80 join"}, {80, 1, "ptx 80 join"}};
+const OrtkitImage kPartImages[] = {{80, 0, "cubin 80 part", 0}, {80, 1, "ptx 80 part", 0}};
+const OrtkitImage kJoinImages[] = {{80, 0, "cubin 80 join", 0}, {80, 1, "ptx 80 join", 0}};
 const OrtkitArgument kPartArguments[] = {Tensor(0), Scratch(0), Scratch(1), Size32(kSizeAB), kNull, kNull};
 const OrtkitArgument kJoinArguments[] = {Scratch(0), Scratch(1), Tensor(1), Tensor(2), Size32(kSizeAB), kNull, kNull};
 const OrtkitStep kSumSteps[] = {
@@ -61,9 +61,9 @@ const OrtkitVariant kSumVariants[] = {{0, nullptr, 0, 2, kSumSteps, 3, kSumScrat
 const OrtkitCudaKernel kSum = {1, kSumVariants};
 
 // Four variants by sizes and addresses, of which two need as much shared memory as few devices have.
-const OrtkitImage kFastImages[] = {{90, 0, "cubin 90 fast"}};
-const OrtkitImage kWideImages[] = {{80, 1, "ptx 80 wide"}};
-const OrtkitImage kNarrowImages[] = {{80, 1, "ptx 80 slow"}};
+const OrtkitImage kFastImages[] = {{90, 0, "cubin 90 fast", 0}};
+const OrtkitImage kWideImages[] = {{80, 1, "ptx 80 wide", 0}};
+const OrtkitImage kNarrowImages[] = {{80, 1, "ptx 80 slow", 0}};
 const OrtkitArgument kPickArguments[] = {Tensor(0), Tensor(2), Size64(kSizeAB)};
 const OrtkitStep kFastSteps[] = {{"fast", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kFastImages, 0, nullptr}};
 const OrtkitStep kWideSteps[] = {{"wide", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 200 << 10, 3, kPickArguments, 1, kWideImages, 0, nullptr}};
@@ -82,7 +82,7 @@ const OrtkitCudaKernel kPick = {4, kPickVariants};
 const OrtkitExtent kMapDims[] = {{1, 1, kA}, {1, 1, kB}}, kMapStrides[] = {{4, 1, kB}};
 const OrtkitTensorMap kMaps[] = {{0, 2, 128, 16, kMapDims, kMapStrides, {64, 32}}, {2, 2, 0, 0, kMapDims, kMapStrides, {8, 4}}};
 constexpr OrtkitArgument Map(int32_t index) { return {ORTKIT_ARGUMENT_MAP, index, {}}; }
-const OrtkitImage kMappedImages[] = {{90, 0, "cubin 90amapped"}};
+const OrtkitImage kMappedImages[] = {{90, 0, "cubin 90amapped", 0}};
 const OrtkitArgument kMappedArguments[] = {Map(1), Map(0), Size32(kSizeB), kNull, kNull};
 const OrtkitStep kMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kMaps}};
 const OrtkitVariant kMappedVariants[] = {{0, nullptr, 1, 1, kMappedSteps, 0, nullptr}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
@@ -96,7 +96,7 @@ const OrtkitCudaKernel kNotMapped = {2, kNotMappedVariants};
 
 // What a device, a driver or a run may not take.
 const OrtkitArgument kWideArguments[] = {Tensor(0), Size32({1 << 20, 2, kAB})};
-const OrtkitImage kLimitImages[] = {{80, 1, "ptx 80 limit"}};
+const OrtkitImage kLimitImages[] = {{80, 1, "ptx 80 limit", 0}};
 const OrtkitStep kTooWideSteps[] = {{"limit", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 2, kWideArguments, 1, kLimitImages, 0, nullptr}};
 const OrtkitStep kTallSteps[] = {{"limit", {{kOne, 1}, {{40000, 1, kA}, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
 const OrtkitStep kHugeSteps[] = {{"limit", {{{INT64_MAX, 1, kB}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
@@ -105,8 +105,8 @@ const OrtkitVariant kTallVariants[] = {{0, nullptr, 0, 1, kTallSteps, 0, nullptr
 const OrtkitVariant kHugeVariants[] = {{0, nullptr, 0, 1, kHugeSteps, 0, nullptr}};
 const OrtkitCudaKernel kTooWide = {1, kTooWideVariants}, kTall = {1, kTallVariants}, kHuge = {1, kHugeVariants};
 
-const OrtkitImage kBrokenImages[] = {{80, 1, "ptx 80 broken"}};
-const OrtkitImage kNarrowBlockImages[] = {{80, 1, "ptx 80 narrow"}};
+const OrtkitImage kBrokenImages[] = {{80, 1, "ptx 80 broken", 0}};
+const OrtkitImage kNarrowBlockImages[] = {{80, 1, "ptx 80 narrow", 0}};
 const OrtkitStep kBrokenSteps[] = {{"broken", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kBrokenImages, 0, nullptr}};
 const OrtkitStep kNarrowSteps[] = {{"narrow", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 128, 0, 0, nullptr, 1, kNarrowBlockImages, 0, nullptr}};
 const OrtkitStep kMissingSteps[] = {{"missing", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
@@ -116,15 +116,15 @@ const OrtkitVariant kMissingVariants[] = {{0, nullptr, 0, 1, kMissingSteps, 0, n
 const OrtkitCudaKernel kBroken = {1, kBrokenVariants}, kNarrow = {1, kNarrowVariants}, kMissing = {1, kMissingVariants};
 
 // A cubin for one architecture and nothing else.
-const OrtkitImage kOnlyImages[] = {{90, 0, "cubin 90 add"}};
+const OrtkitImage kOnlyImages[] = {{90, 0, "cubin 90 add", 0}};
 const OrtkitStep kOnlySteps[] = {{"add", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOnlyImages, 0, nullptr}};
 const OrtkitVariant kOnlyVariants[] = {{0, nullptr, 0, 1, kOnlySteps, 0, nullptr}};
 const OrtkitCudaKernel kOnly = {1, kOnlyVariants};
 
 // Made by a newer toolkit than the driver's: the cubin is none to it, the PTX may be.
-const OrtkitImage kFreshImages[] = {{90, 0, "cubin 90xfresh"}, {80, 1, "ptx 80 fresh"}};
-const OrtkitImage kNewerImages[] = {{90, 0, "cubin 90xnewer"}, {80, 1, "ptx 80 newer"}};
-const OrtkitImage kOldImages[] = {{90, 0, "cubin 90xfresh"}};
+const OrtkitImage kFreshImages[] = {{90, 0, "cubin 90xfresh", 0}, {80, 1, "ptx 80 fresh", 0}};
+const OrtkitImage kNewerImages[] = {{90, 0, "cubin 90xnewer", 0}, {80, 1, "ptx 80 newer", 0}};
+const OrtkitImage kOldImages[] = {{90, 0, "cubin 90xfresh", 0}};
 const OrtkitStep kFreshSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kFreshImages, 0, nullptr}};
 const OrtkitStep kNewerSteps[] = {{"newer", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kNewerImages, 0, nullptr}};
 const OrtkitStep kOldSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOldImages, 0, nullptr}};
@@ -163,7 +163,10 @@ OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * (kOpCount + 2)];  // "add" and "only
 // ---- their bodies: what a GPU would do, block by block
 std::vector<std::string> launched;  // by one thread
 
+std::string early;  // for each launch whether it may begin early
+
 void Note(const fake_cuda::Launch& launch) {
+  early += launch.is_early ? '1' : '0';
   launched.push_back(std::string(launch.entry) + " " + std::to_string(launch.blocks[0]) + "x" +
                      std::to_string(launch.blocks[1]) + "x" + std::to_string(launch.blocks[2]) + " " +
                      std::to_string(launch.threads) + " " + std::to_string(launch.shared_bytes));
@@ -359,6 +362,7 @@ void StepsRunInOrderWithScratchBetween() {
   EXPECT(run.context.outputs[0]->as<float>()[24] == 49.0f);
 }
 
+bool is_early_known = false;
 bool has_maps = true;  // the driver
 fake_cuda::Map first_map, second_map;
 
@@ -514,6 +518,28 @@ void WhatDoesNotFitIsRefused() {
 }
 
 // A driver older than the toolkit takes PTX where that is old enough, or is said to be too old.
+// "add" waits for the launch before it, the two of "sum" do not.
+void InAGraphALaunchBeginsWhileOursBeforeItEnds() {
+  const Session session;
+  const auto run = [&](const char* name) {
+    Case one(3, 5);
+    EXPECT_TEXT(session.Run(name, &one.context), "");
+  };
+  const auto runs = [&](std::initializer_list<const char*> names) {
+    early.clear();
+    for (const char* name : names) name == std::string("other") ? cuda->CaptureOther() : run(name);
+    return early;
+  };
+  EXPECT_TEXT(runs({"add", "add"}), "00");
+  cuda->Capture(true);
+  EXPECT_TEXT(runs({"add", "add", "sum", "add", "add", "other", "add", "add"}), is_early_known ? "01000101" : "00000000");
+  cuda->Capture(false);
+  EXPECT_TEXT(runs({"add"}), "0");
+  cuda->Capture(true);
+  EXPECT_TEXT(runs({"add", "add"}), is_early_known ? "01" : "00");
+  cuda->Capture(false);
+}
+
 void AnOldDriverGetsPtx() {
   const Session session;
   launched.clear();
@@ -774,6 +800,7 @@ const Test with_driver[] = {
     {"the first variant that holds is launched", TheFirstVariantThatHoldsIsLaunched},
     {"what does not fit is refused", WhatDoesNotFitIsRefused},
     {"each device gets its best image", EachDeviceGetsItsBestImage},
+    {"in a graph a launch begins while ours before it ends", InAGraphALaunchBeginsWhileOursBeforeItEnds},
     {"an old driver gets PTX", AnOldDriverGetsPtx},
     {"memory that is not there is told and the session goes on", MemoryThatIsNotThereIsToldAndTheSessionGoesOn},
     {"modules are loaded once for each context", ModulesAreLoadedOnceForEachContext},
@@ -825,6 +852,7 @@ int main(int count, char** arguments) {
     if (control == nullptr) return 2;
     cuda = control;
     has_maps = dlsym(driver, "cuTensorMapEncodeTiled") != nullptr;
+    is_early_known = dlsym(driver, "cuLaunchKernelEx") != nullptr && dlsym(driver, "cuStreamGetCaptureInfo_v3") != nullptr;
     cuda->Define("add", NotedAdd);
     cuda->Define("part", PartBody);
     cuda->Define("join", JoinBody);

@@ -49,6 +49,9 @@ Result fail_code = 0;
 const char* failed = nullptr;
 std::string last_image;
 bool has_ended = false;
+std::vector<std::unique_ptr<int>> captured;  // nodes of the graph
+uint64_t captures = 0;
+bool is_captured = false;
 thread_local std::vector<Context*> stack;
 
 // A test may rename a function away by a macro of its name.
@@ -228,8 +231,9 @@ Result cuTensorMapEncodeTiled(void* map, int32_t type, uint32_t rank, void* addr
   return 0;
 }
 
-Result cuLaunchKernel(Function* function, uint32_t x, uint32_t y, uint32_t z, uint32_t threads, uint32_t threads_y,
-                      uint32_t threads_z, uint32_t shared_bytes, void* stream, void** parameters, void** extra) {
+static Result Launched(Function* function, const uint32_t* blocks, const uint32_t* block, uint32_t shared_bytes, void* stream,
+                       void** parameters, void** extra, bool is_early) {
+  const uint32_t x = blocks[0], y = blocks[1], z = blocks[2], threads = block[0], threads_y = block[1], threads_z = block[2];
   Body* body = nullptr;
   {
     FAKE_CALL("cuLaunchKernel");
@@ -237,8 +241,44 @@ Result cuLaunchKernel(Function* function, uint32_t x, uint32_t y, uint32_t z, ui
     if (x == 0 || y == 0 || z == 0 || threads == 0 || threads_y != 1 || threads_z != 1 || extra != nullptr) return kInvalidValue;
     if (shared_bytes > 48 << 10 && shared_bytes > static_cast<uint32_t>(function->shared_bytes)) return kInvalidValue;
     body = bodies.at(function->entry);
+    if (is_captured) captured.emplace_back(new int);
   }
-  body({function->entry.c_str(), {x, y, z}, threads, shared_bytes, stream, parameters});
+  body({function->entry.c_str(), {x, y, z}, threads, shared_bytes, stream, parameters, is_early});
+  return 0;
+}
+
+Result cuLaunchKernel(Function* function, uint32_t x, uint32_t y, uint32_t z, uint32_t threads, uint32_t threads_y,
+                      uint32_t threads_z, uint32_t shared_bytes, void* stream, void** parameters, void** extra) {
+  const uint32_t blocks[] = {x, y, z}, block[] = {threads, threads_y, threads_z};
+  return Launched(function, blocks, block, shared_bytes, stream, parameters, extra, false);
+}
+
+struct Attribute {
+  int32_t id, padding, value[16];
+};
+struct Config {
+  uint32_t blocks[3], block[3], shared_bytes;
+  void* stream;
+  Attribute* attributes;
+  uint32_t count;
+};
+
+Result cuLaunchKernelEx(const Config* config, Function* function, void** parameters, void** extra) {
+  const bool is_early = config->count == 1 && config->attributes->id == 6 && config->attributes->value[0] == 1;
+  if (!is_early || captured.empty()) return ++mistakes, kInvalidValue;
+  return Launched(function, config->blocks, config->block, config->shared_bytes, config->stream, parameters, extra, true);
+}
+
+Result cuStreamGetCaptureInfo_v3(void*, int32_t* status, uint64_t* id, void**, void* const** nodes, const void** edges, size_t* count) {
+  static thread_local void* last;
+  const std::lock_guard<std::mutex> lock(mutex);
+  *status = is_captured ? 1 : 0;
+  if (!is_captured) return 0;
+  if (edges == nullptr) return kInvalidValue;
+  *id = captures;
+  *count = captured.empty() ? 0 : 1;
+  last = captured.empty() ? nullptr : captured.back().get();
+  *nodes = &last;
   return 0;
 }
 
@@ -275,6 +315,12 @@ const fake_cuda::Control fake_cuda_control = {
     [] { return last_image.c_str(); },
     [] { return stack.empty() ? -1 : stack.back()->device; },
     [](int device) { stack.push_back(&devices.at(device)); },
+    [](bool is_begun) {
+      captures += is_begun;
+      is_captured = is_begun;
+      captured.clear();
+    },
+    [] { captured.emplace_back(new int); },
     [] { has_ended = true; },
 };
 

@@ -19,6 +19,7 @@ struct Launch {
   uint32_t shared_bytes;
   void* stream;
   void** parameters;
+  bool is_early;  // may begin while the launch before ends
 
   template <class T>
   T Get(int index) const { return *static_cast<T*>(parameters[index]); }
@@ -56,6 +57,10 @@ struct Control {
   // The context current on this thread, as the number of its device; -1: none.
   int (*Current)();
   void (*MakeCurrent)(int device);
+  // All streams are captured into a new graph from now on, or no longer.
+  void (*Capture)(bool is_captured);
+  // Something else than a launch is captured.
+  void (*CaptureOther)();
   // From now on every call says that the driver has ended.
   void (*End)();
 };

@@ -27,8 +27,8 @@ const OrtkitTensor kTensors[] = {{"x", kFloat, 2, kRows}, {"alpha", kFloat, 0, n
 const OrtkitArgument kArguments[] = {
     {ORTKIT_ARGUMENT_TENSOR, 0, {}}, {ORTKIT_ARGUMENT_NUMBER, 1, {}}, {ORTKIT_ARGUMENT_TENSOR, 2, {}},
     {ORTKIT_ARGUMENT_SIZE32, 0, {1, 2, kAB}}, {ORTKIT_ARGUMENT_NULL, 0, {}}, {ORTKIT_ARGUMENT_NULL, 0, {}}};
-const OrtkitImage kSmallImages[] = {{80, 0, "cubin 80 small"}, {80, 1, "ptx 80 small"}};
-const OrtkitImage kLargeImages[] = {{80, 0, "cubin 80 large"}, {80, 1, "ptx 80 large"}};
+const OrtkitImage kSmallImages[] = {{80, 0, "cubin 80 small", 0}, {80, 1, "ptx 80 small", 0}};
+const OrtkitImage kLargeImages[] = {{80, 0, "cubin 80 large", 0}, {80, 1, "ptx 80 large", 0}};
 const OrtkitStep kSmallSteps[] = {{"small", {{{1, 1, kA}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 6, kArguments, 2, kSmallImages, 0, nullptr}};
 const OrtkitStep kLargeSteps[] = {{"large", {{{1, 1, kA}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 6, kArguments, 2, kLargeImages, 0, nullptr}};
 // Both for aligned data only: the attribute, which lies on the host, must not count.

@@ -72,8 +72,18 @@ def test_fewer_rows_on_fewer_sets_stand_for_others_where_they_take_long(
     original = model(BY_ROWS, WEIGHTS)
     monkeypatch.setattr(fixed_batch, "_MOST_OPERATIONS", 0)
     found = verify_models(original, original)
-    assert (found.verdict, found.samples) == ("yes", 2)
+    assert (found.verdict, found.samples) == ("yes", 1)
     assert found.batch == "32 rows as 2: each is computed on its own"
+    with verifier_of(original) as verifier:
+        assert isinstance(verifier, BatchVerifier)
+        assert verifier._rows is not None
+        assert verifier._rows.reference is not None
+        (feeds,) = verifier._rows.reference.feeds
+        usual, large = np.abs(read_values(feeds)["x"]).max(axis=(1, 2))
+    assert usual < 10 < large  # each row is of another set
+    text = """g (float[32, 16] x, float[16] t) => (float[32, 16] y) { y = Add(x, t) }"""
+    shared = model(text)
+    assert verify_models(shared, shared).samples == 2
     assert verify_models(original, original, coverage="full").batch.startswith("32 rows as 3")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -13,6 +15,7 @@ from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, s
 from ortkit.graph.batch.row_order import copies_of, row_order
 from ortkit.verify.kernels import child
 from ortkit.verify.kernels.few_rows import few_rows
+from ortkit.verify.kernels.inputs import EIGHT_BITS, SPECIAL, Kind, made_up
 from ortkit.verify.kernels.job import KernelsJob
 from ortkit.verify.kernels.models import KernelNode, kernel_nodes
 from ortkit.verify.kernels.process import Order, job_of
@@ -91,3 +94,37 @@ def test_every_place_of_a_batch_is_named() -> None:
     places = list(copies_of(order, 7))
     assert {int(place) for each in places for place in each} == set(range(100))
     assert all((order[each] == np.arange(7)).all() for each in places)
+
+
+def test_rows_of_products_are_tokens_and_those_of_attention_samples() -> None:
+    """A few tokens of all samples are less than a few samples."""
+    product = "y = MatMul (x, w)"
+    attention = """t = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, t)
+        p = Softmax <axis = -1> (s) y = MatMul (p, x)"""
+    found = []
+    for body in (product, attention):
+        text = f"""<ir_version: 10, opset_import: ["" : 20, "ortkit.fused" : 1]>
+            g (float16[32, 512, 512] x) => (float16[32, 512, 512] y) <float16[1] w = {{0}}> {{
+                y = ortkit.fused.op (x, w)
+            }}
+            <opset_import: ["" : 20], domain: "ortkit.fused">
+            op (x, w) => (y) {{ {body} }}"""
+        model = ir.from_proto(onnx.parser.parse_model(text))
+        weight = ir.tensor(np.zeros((512, 512), np.float16), name="w")
+        model.graph.initializers["w"].const_value = weight
+        (kernel,) = kernel_nodes(model)
+        few = few_rows(kernel)
+        assert few is not None
+        found.append((few.batch, few.kernel.inputs[0].shape, few.inputs, few.outputs))
+    assert found == [
+        (512, (32, 16, 512), (1, None), (1,)),
+        (32, (2, 512, 512), (0, None), (0,)),
+    ]
+
+
+@pytest.mark.parametrize("kind", sorted({*SPECIAL, *EIGHT_BITS}))
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bool", "int64"])
+def test_a_scalar_that_is_made_up_is_an_array(kind: Kind, dtype: str) -> None:
+    made = made_up(np.dtype(dtype), (), kind, 0, 0)
+    assert isinstance(made, np.ndarray)
+    assert (made.dtype, made.shape) == (np.dtype(dtype), ())

@@ -12,7 +12,7 @@ from small_models import model, random_weights
 
 import ortkit
 from models.catalog import build
-from ortkit.verify import rewrites
+from ortkit.verify import conditioned, rewrites
 from ortkit.verify.pair import verify_models
 from ortkit.verify.perturbation import Epsilon
 from ortkit.verify.verifier import Verifier
@@ -82,7 +82,7 @@ def test_what_few_runs_do_not_allow_is_compared_with_more(
     )
     monkeypatch.setattr(rewrites, "LIMITS", replace(rewrites.LIMITS, floor_eps={"float32": 1e-3}))
     monkeypatch.setattr(rewrites, "perturb", perturb_later)
-    monkeypatch.setattr(rewrites, "_CLOSE", close)
+    monkeypatch.setattr(conditioned, "_CLOSE", close)
     assert verify_models(original, candidate).verdict == ("yes" if close else "no")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.cuda import MAX_GRID, Condition
+from ortkit.kernels.layouts.conv_filters import as_image
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.hand import (
@@ -108,6 +110,15 @@ class Conv:
             return (self.conv.pixels, tile.pixels), (ONE, 1)
         batch, *image = (extent_of(size) for size in self.conv.output.shape[:3])
         return (product(image), tile.pixels), (batch, 1)
+
+
+# Up to this many channels a convolution reads them outermost, as images come.
+_MOST_PLANAR_CHANNELS = 4
+PLANAR = ConvAnchor(
+    "conv", lambda sizes: sizes.groups == 1 and sizes.given[1] <= _MOST_PLANAR_CHANNELS, as_image,
+    is_planar=True,
+)  # fmt: skip
+ANCHOR = ConvAnchor("conv", lambda sizes: sizes.groups == 1, as_image)
 
 
 def match(signature: RegionSignature) -> Conv | Refused | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.cuda import Condition
+from ortkit.kernels.layouts.conv_filters import channels_last
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
@@ -116,6 +118,12 @@ def match(signature: RegionSignature) -> Depthwise | Refused | None:
         if _is_means(found)
         else Refused("a second result that is not the means of rows")
     )
+
+
+ANCHOR = ConvAnchor(
+    "depthwise_conv",
+    lambda sizes: 1 < sizes.groups == sizes.given[1] == sizes.filters[0], channels_last,
+)  # fmt: skip
 
 
 def _is_means(conv: HalfConvolution) -> bool:

@@ -72,11 +72,9 @@ class Block:
         fill(e, self._larger, lanes, LOWEST)
         fill(e, self._total, lanes, 0.0)
         fill(e, self._sums, lanes * self.form.v.width, 0.0)
-        keys = e.share(e.extent(self.form.k.length))
-        if self.form.is_causal:
-            keys = e.share(e.minimum(keys, self.places.start + e.i64(lanes)))
-        with e.loop(e.share(e.divide_up(keys, self.tiles.keys))) as number:
-            first = e.share(number * e.i64(self.tiles.keys))
+        begin, keys = self._keys_here()
+        with e.loop(e.share(e.divide_up(keys - begin, self.tiles.keys))) as number:
+            first = e.share(begin + number * e.i64(self.tiles.keys))
             count = e.share(e.minimum(e.i64(self.tiles.keys), keys - first))
             self._score(first, count)
             if self.form.mask is not None:
@@ -84,9 +82,17 @@ class Block:
             self._exponentiate(count)
             with e.block() as rescale:
                 self._rescale()
-            e.when(first > e.i64(0), rescale)
+            e.when(first > begin, rescale)
             self._add_values(first, count)
         self._write()
+
+    def _keys_here(self) -> tuple[Expr, Expr]:
+        """Return the first key that any query sees, and the one after the last."""
+        e = self.e
+        keys = e.share(e.extent(self.form.k.length))
+        if self.form.is_causal:
+            keys = e.share(e.minimum(keys, self.places.start + e.i64(self.places.lanes)))
+        return e.i64(0), keys
 
     # ---- queries
     def _pack_queries(self) -> None:
@@ -156,7 +162,15 @@ class Block:
             self._store_scores(registers, tile, key)
         with e.block() as inside:
             self._store_scores(registers, tile, None)
-        e.branch(key + e.i64(len(registers) - 1) > self.places.start, edge, inside)
+        e.branch(self._hides_any(key, len(registers)), edge, inside)
+
+    def _hides_any(self, key: Expr, count: int) -> Expr:
+        """Return whether some query does not see all of some keys."""
+        return key + self.e.i64(count - 1) > self.places.start
+
+    def _is_seen(self, key: Expr, lane: Expr) -> Expr:
+        """Return whether the query of a lane sees a key."""
+        return key <= self.places.start + lane
 
     def _store_scores(self, registers: list[list[Buffer]], tile: Expr, key: Expr | None) -> None:
         """Write a tile; of queries before a key, minus infinity. Without a mask, with maxima."""
@@ -168,7 +182,7 @@ class Block:
                 with e.vector(VECTOR) as lane:
                     score = register[lane]
                     if key is not None:
-                        is_seen = key + e.i64(row) <= self.places.start + column + lane
+                        is_seen = self._is_seen(key + e.i64(row), column + lane)
                         score = e.share(e.select(is_seen, score, e.f32(float("-inf"))))
                     e.store(self._scores, score, at + lane)
                     if self.form.mask is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..tile.registers import REGISTERS, VECTOR
@@ -56,6 +56,11 @@ def tiling(level: str, vectors: int = 0, keys: int = 0) -> Tiling:
     rows = max(1, min(_MOST_ROWS, (registers.count - 1 - wide) // wide))
     keys = (keys or _KEYS) // rows * rows
     return Tiling(vectors, keys, rows, 1 << (rows.bit_length() - 1), vectors)
+
+
+def narrow(tiles: Tiling) -> Tiling:
+    """Return the tiles of a block of one vector of queries, few of which may be there."""
+    return replace(tiles, vectors=1, query_rows=4, columns=4)
 
 
 def fill(e: TileEmitter, buffer: Buffer, count: int, value: float) -> None:
@@ -156,6 +161,20 @@ def _quarters(*numbers: int) -> list[int]:
 
 _ELEMENTS, _PAIRS = _interleaved(1), _interleaved(2)
 _QUARTERS = (_quarters(0, 2, 4, 6), _quarters(1, 3, 5, 7))
+
+
+def sums_of(e: TileEmitter, rows: Sequence[Buffer]) -> Buffer:
+    """Return a vector of the sums of 16 vectors each."""
+    for lanes in (_ELEMENTS, _PAIRS, _QUARTERS, _QUARTERS):
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        halves = [_pair(e, first, second, lanes) for first, second in pairs]
+        rows = [_added(e, *each) for each in halves]
+    (result,) = rows
+    return result
+
+
+def _added(e: TileEmitter, first: Buffer, second: Buffer) -> Buffer:
+    return vector_of(e, lambda lane: first[lane] + second[lane])
 
 
 def _pair(e: TileEmitter, first: Buffer, second: Buffer, lanes: _Lanes) -> list[Buffer]:

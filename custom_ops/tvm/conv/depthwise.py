@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.kernels.layouts.conv_filters import channels_last
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, known, product
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _PICOSECONDS_PER_MULTIPLY = 25
+# See `rates`: of a multiply-add.
+_RUNTIME_NS, _OURS_NS = 1 / 33, 1 / 45
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,22 @@ def depthwise_of(conv: Convolution, channels: int) -> DepthwiseConv | Refused:
     if len(signature.outputs) > 1 and not (means and _has_means(conv)):
         return Refused("a depthwise convolution with a second result that is not its rows' means")
     return DepthwiseConv(conv, weight, means)
+
+
+def _takes(sizes: ConvSizes) -> bool | Refused:
+    if sizes.groups == 1 or sizes.groups != sizes.given[1]:
+        return False
+    if sizes.filters[0] != sizes.given[1]:
+        return Refused("it has several filters for a channel")
+    return True
+
+
+def _estimate(sizes: ConvSizes) -> tuple[float, float]:
+    multiplies = sizes.outputs * sizes.taps
+    return multiplies * _RUNTIME_NS, multiplies * _OURS_NS
+
+
+ANCHOR = ConvAnchor("depthwise_conv", _takes, channels_last, _estimate, is_narrow=True)
 
 
 def _has_means(conv: Convolution) -> bool:

@@ -13,6 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.kernels.layouts.conv_filters import by_tap
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, known
@@ -30,6 +31,7 @@ from ..tile.program import (
 )
 from ..tile.registers import VECTOR, Tile, choose_tile
 from .depthwise_row import row_taps
+from .rates import OUTPUT_NS, RUNTIME_OUTPUT_NS
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 # Of input channels, for whether regions are taken for alike by tuning.
 _FEW_CHANNELS = 128
+# See `rates`: of a multiply-add, and of a weight, which comes from memory.
+_RUNTIME_NS, _OURS_NS, _WEIGHT_NS = 1 / 88, 1 / 85, 0.2
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,29 @@ class DirectConv(Tuned):
                         return weight[first + step * e.i64(VECTOR) + lane]
 
                     multiply_add(e, registers[inside.start : inside.stop], left, right)
+
+
+def summed_ns(sizes: ConvSizes, multiply: float = _OURS_NS) -> float:
+    """Return nanoseconds of a convolution that is summed up tap by tap, its result not written.
+
+    Args:
+        sizes: Its own.
+        multiply: Nanoseconds of a multiply-add, ours if nothing is said.
+    """
+    batch, columns, height, width = sizes.made
+    weights = sizes.given[1] * columns * sizes.taps
+    return weights * (batch * height * width * multiply + _WEIGHT_NS)
+
+
+def runtime_ns(sizes: ConvSizes) -> float:
+    """Return nanoseconds of ONNX Runtime's kernel."""
+    return summed_ns(sizes, _RUNTIME_NS) + sizes.outputs * RUNTIME_OUTPUT_NS
+
+
+ANCHOR = ConvAnchor(
+    "conv", lambda sizes: sizes.groups == 1, by_tap,
+    lambda sizes: (runtime_ns(sizes), summed_ns(sizes) + sizes.outputs * OUTPUT_NS),
+)  # fmt: skip
 
 
 def match(signature: RegionSignature) -> DirectConv | Refused | None:

@@ -36,6 +36,8 @@ _ROOM, _MOST = 128 * 1024, 384 * 1024
 _PIXELS, _DEPTHWISE_PIXELS = 224, 128
 # Places of a depthwise filter, each of which is code of its own: 31x31 takes 20 s to compile.
 _MOST_TAPS = 400
+# Of a number that is copied: each slice of units copies its lines.
+_COPY_PICOSECONDS = 30
 # Numbers of a panel, which without VNNI is copied to 16 bits on the stack.
 _MOST_PAIRS = 8192
 
@@ -117,7 +119,10 @@ class Int8Convolution:
             return Launch((batch, Extent(self.blocks)), Extent(pixels), cost)
         cost = WIDTH * (self.depth.all_groups * GROUP * each + finish)
         units = batch, Extent(self.blocks), Extent(self.panels.count)
-        return Launch(units, Extent(pixels), cost)
+        copied = 0 if self.is_direct(level) else self.padded.size(self.block) // pixels
+        return Launch(
+            units, Extent(pixels), cost, slice_picoseconds=copied * _COPY_PICOSECONDS
+        )  # fmt: skip
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
@@ -186,7 +191,9 @@ class _Writer:
             ]
             self.tiles.tile((buffer, tops), sinks, panel)
 
-        self.tiles.each_tile(count, tile)
+        height, width = self.of.filters.result
+        known = {lines * width for lines in (self.of.block, height % self.of.block) if lines}
+        self.tiles.each_tile(count, tile, known)
 
 
 def match(signature: RegionSignature) -> Int8Convolution | Refused | None:

@@ -43,8 +43,22 @@ class DepthwiseWriter:
         zero = e.u8(0) if of.zero is None else e.share(self.buffers[of.zero][e.i64(0)])
         self.lines = Lines(e, padded, self.buffers[of.x], zero, block)
         self.finisher = Finisher(e, of, self.buffers, _TOGETHER)
+        self.beside = self._beside()
         dtype = "uint8" if e.has_dot4 else "uint16"
         self.weights = e.aligned(self._groups * _TOGETHER * BYTES, dtype)
+
+    def _beside(self) -> int:
+        """Return how many neighbouring pixels of few channels are computed as one of many."""
+        wide, columns, window = _TOGETHER * VECTOR, self.of.columns, self.padded.of.window
+        if not self.e.has_dot4 or wide % columns or columns % VECTOR or window.strides[1] != 1:
+            return 1
+        count = wide // columns
+        return 1 if self.padded.of.result[1] % count else count
+
+    @property
+    def _period(self) -> int:
+        """After how many vectors channels begin again."""
+        return _TOGETHER // self.beside
 
     @property
     def _groups(self) -> int:
@@ -84,7 +98,7 @@ class DepthwiseWriter:
     def _channels(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield a first channel, groups that follow, a group's vectors, lanes of the last."""
         wide = _TOGETHER * VECTOR
-        whole, rest = divmod(self.of.columns, wide)
+        whole, rest = divmod(self.of.columns * self.beside, wide)
         if whole:
             yield 0, whole, _TOGETHER, VECTOR
         if rest:
@@ -102,13 +116,13 @@ class DepthwiseWriter:
         with e.loop(e.i64(self._groups)) as group:
             found = []
             for vector, total in enumerate(sums):
-                panel, half = divmod(vector, WIDTH // VECTOR)
+                panel, half = divmod(vector % self._period, WIDTH // VECTOR)
                 at = start + group * e.i64(WIDTH * GROUP) + e.i64(panel * size + half * BYTES)
                 weights = e.share_bytes(e.sixty_four(self.buffers[self.of.weight], at))
                 found.append(weights)
                 self._add(total, weights)
             self._keep(group, found)
-        self.finisher.open(channel, sums, lanes)
+        self.finisher.open(channel, sums, lanes, self._period)
 
     def _add(self, total: Buffer, weights: Expr) -> None:
         e = self.e
@@ -152,10 +166,10 @@ class DepthwiseWriter:
         with e.loop(lines[1]) as index:
             down = e.share(origin + index * e.i64(window.strides[0] * self.padded.line_size))
             row = e.share((lines[0] + index) * e.i64(width))
-            with e.loop(e.i64(width)) as column:
-                step = e.i64(window.strides[1] * self.of.columns)
-                place = e.share(down + column * step)
-                sink = e.share((row + column) * e.i64(self.of.columns) + channel)
+            with e.loop(e.i64(width // self.beside)) as column:
+                size = self.of.columns * self.beside
+                place = e.share(down + column * e.i64(window.strides[1] * size))
+                sink = e.share(row * e.i64(self.of.columns) + column * e.i64(size) + channel)
                 for vector, sums in enumerate(self._sums(place, vectors)):
                     count = VECTOR if vector < vectors - 1 else lanes
                     at = e.share(sink + e.i64(vector * VECTOR))

@@ -1,6 +1,6 @@
 """Lines of NHWC images of bytes, copied with what is around them: rows of int8 convolutions.
 
-In the copy a line of a filter reads one run of numbers, wherever it lies in the image: nothing is
+In the copy a line of a filter reads one run of numbers, wherever it lies in the image. Nothing is
 copied once for each place of the filter, and no tile looks at the image's borders.
 """
 

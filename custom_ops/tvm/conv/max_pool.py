@@ -13,8 +13,8 @@ from ortkit.kernels.sizes import extent_of, known, product
 from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
+from ...forms.casts import BFLOAT16, source_of_cast, wide_input
 from ...forms.conv import Window, window_of
-from ...forms.gemm_bf16_operands import BFLOAT16, source_of_cast, wide_input
 from .depthwise_row import row_taps
 
 if TYPE_CHECKING:

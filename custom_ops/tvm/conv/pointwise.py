@@ -8,6 +8,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
+from ortkit.kernels.layouts.conv_filters import by_channel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
@@ -23,6 +25,7 @@ from ..tile.program import (
     open_panel,
 )
 from ..tile.registers import VECTOR, Tile, choose_tile
+from .rates import OUTPUT_NS, RUNTIME_OUTPUT_NS
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 _NEAR_BYTES = 256 * 1024
 # Of input channels, for whether regions are taken for alike by tuning.
 _FEW_CHANNELS = 128
+# See `rates`: of a multiply-add. From this many channels on both sides of it a 1x1 convolution is
+# as fast as ONNX Runtime's.
+_RUNTIME_NS, _OURS_NS, _MANY = 1 / 85, 1 / 95, 64
 
 
 @dataclass(frozen=True)
@@ -198,6 +204,19 @@ class PointwiseConv(Tuned):
             # So do the next pixels: a part of them in each step.
             e.prefetch(x, base + (e.i64(depth) + k) * e.i64(rows))
             multiply_add(e, registers, lambda row: x[base + e.i64(row * depth) + k], column)
+
+
+def estimate(sizes: ConvSizes) -> tuple[float, float]:
+    """Return nanoseconds of a convolution whose filters are a matrix; see `ConvAnchor`."""
+    depth, columns = sizes.given[1], sizes.made[1]
+    ours = _RUNTIME_NS if min(depth, columns) >= _MANY else _OURS_NS
+    before, after = (sizes.outputs * depth * sizes.taps * each for each in (_RUNTIME_NS, ours))
+    return before + sizes.outputs * RUNTIME_OUTPUT_NS, after + sizes.outputs * OUTPUT_NS
+
+
+ANCHOR = ConvAnchor(
+    "pointwise_conv", lambda sizes: sizes.groups == 1 and sizes.is_point, by_channel, estimate
+)
 
 
 def match(signature: RegionSignature) -> PointwiseConv | Refused | None:

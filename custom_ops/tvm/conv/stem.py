@@ -7,6 +7,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.conv_anchor import ConvAnchor
+from ortkit.kernels.layouts.conv_filters import by_channel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, known
 from ortkit.refusal import Refused
@@ -15,6 +17,7 @@ from ...forms.conv import Convolution, packed_weight, read_convolution
 from ..tile.gemm_tile import multiply_add
 from ..tile.program import Panel, Panels, each_tile, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
+from .pointwise import estimate
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 # The input rows under one output row, padded, lie on the stack of whichever thread runs.
 _MOST_SCRATCH = 64 * 1024 // 4
 _PICOSECONDS_PER_MULTIPLY = 16
+# As images have them, which come as NCHW.
+_MOST_CHANNELS = 4
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,12 @@ class StemConv:
                         return weight[first + step * e.i64(VECTOR) + lane]
 
                     multiply_add(e, registers, left, right)
+
+
+ANCHOR = ConvAnchor(
+    "stem_conv", lambda sizes: sizes.groups == 1 and sizes.given[1] <= _MOST_CHANNELS, by_channel,
+    estimate, is_planar=True,
+)  # fmt: skip
 
 
 def match(signature: RegionSignature) -> StemConv | Refused | None:

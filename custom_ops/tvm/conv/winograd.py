@@ -12,19 +12,31 @@ second level of cache and weights lie in memory as they do for the other kernels
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
+from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
+from ortkit.kernels.layouts.conv_filters import by_channel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, Window, packed_weight, read_convolution
 from ..tile.emitter import TileEmitter
 from ..tile.registers import VECTOR
+from .direct import runtime_ns, summed_ns
+from .rates import OUTPUT_NS
 from .winograd_plan import WinogradPlan
 from .winograd_tiles import Run
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Expr
+
+
+# See `rates`: of a multiply-add of the plain way, in whole tiles of this many results a side; of a
+# channel of a tile on its way to the points or back; of a weight on its way there.
+_MULTIPLY_NS, _TILE, _SPREAD_NS, _FILTER_NS = 1 / 230, 4, 2.5, 0.45
+# Channels that are read for this many that are written, each time taken to the points.
+_PANEL = 64
 
 
 class WinogradConv(WinogradPlan):
@@ -62,9 +74,30 @@ class WinogradConv(WinogradPlan):
         return e.function()
 
 
-def takes(channels: int, filters: int) -> bool:
-    """Say whether there is a kernel: for whole vectors alone."""
-    return channels % VECTOR == 0 and filters % VECTOR == 0
+def winograd_ns(sizes: ConvSizes) -> float:
+    """Return nanoseconds of this kernel, its result not written."""
+    before, after = sizes.given[1], sizes.made[1]
+    batch, _, height, width = sizes.made
+    tiles = batch * ceil(height / _TILE) * ceil(width / _TILE)
+    spread = tiles * (before * ceil(after / _PANEL) + after) * _SPREAD_NS
+    return before * after * 9 * (tiles * _TILE**2 * _MULTIPLY_NS + _FILTER_NS) + spread
+
+
+def _takes(sizes: ConvSizes) -> bool:
+    """Say whether the kernel computes a convolution, and is the faster one."""
+    if sizes.filters[2:] != (3, 3) or not sizes.moves_by_one or sizes.groups != 1:
+        return False
+    known = (*sizes.given[1:], *sizes.made[1:])
+    if not sizes.is_image_known or 0 in known or known[0] % VECTOR or known[3] % VECTOR:
+        return False
+    return winograd_ns(sizes) < summed_ns(sizes)
+
+
+def _estimate(sizes: ConvSizes) -> tuple[float, float]:
+    return runtime_ns(sizes), winograd_ns(sizes) + sizes.outputs * OUTPUT_NS
+
+
+ANCHOR = ConvAnchor("winograd_conv", _takes, by_channel, _estimate)
 
 
 def match(signature: RegionSignature) -> WinogradConv | Refused | None:
@@ -78,7 +111,7 @@ def match(signature: RegionSignature) -> WinogradConv | Refused | None:
     sizes = (*conv.input.shape[1:3], *conv.output.shape[1:3])
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return None
-    if not takes(conv.depth, conv.channels) or conv.gate is not None:
+    if conv.depth % VECTOR or conv.channels % VECTOR or conv.gate is not None:
         return None
     if conv.input.shape[0] == 0 or len(signature.outputs) != 1:
         return Refused("a 3x3 convolution of nothing, or with a second result")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.kernels.region.dtypes import load, store_value
 
-from ...forms.gemm_bf16_results import Finish
+from ...forms.finish import Finish
 from ..tile.emitter import parts
 from ..tile.registers import VECTOR
 from .bf16_emitter import PAIRS, Bf16Emitter

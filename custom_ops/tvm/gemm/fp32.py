@@ -383,5 +383,5 @@ def estimate(level: str, sizes: ProductSizes) -> tuple[float, float]:
 ANCHOR = Anchor(
     "product", operators=(("", "Gemm"), ("", "MatMul")), longest=8, level="x86-64-v4",
     regions="ortkit.fusion.regions.packed_regions:products", estimate=estimate,
-    packed=PackedMatrix(layout, least_rows=16, least_side=64, least_gain=0.05),
+    packed=PackedMatrix(layout, least_rows=16, least_side=32, least_gain=0.05),
 )  # fmt: skip

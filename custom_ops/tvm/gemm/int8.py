@@ -125,6 +125,16 @@ class _Writer:
             self.wide_rows = e.aligned(self.tiles.heights[0] * self._pitch, "uint16")
 
     @property
+    def _known(self) -> set[int]:
+        """The rows of a run, and of the last one; nothing if their number is not known."""
+        rows, height = product(self.of.leading).static, self.tiles.heights[0]
+        if not rows:
+            return set()
+        tiles = -(-rows // height)
+        of_run = -(-tiles // self.runs) * height
+        return {min(of_run, rows), rows % of_run or min(of_run, rows)}
+
+    @property
     def _pitch(self) -> int:
         """Elements between rows in 16 bits: whole vectors."""
         return -(-self.of.depth // (2 * VECTOR)) * 2 * VECTOR
@@ -151,7 +161,7 @@ class _Writer:
             sinks = [e.share(one * e.i64(self.of.columns) + panel.column) for one in places]
             self.tiles.tile(self._rows_at(places), sinks, panel)
 
-        self.tiles.each_tile(count, tile)
+        self.tiles.each_tile(count, tile, self._known)
 
     def _rows_at(self, places: list[Expr]) -> tuple[Buffer, list[Expr]]:
         """Return where rows lie, given their numbers: without VNNI in a copy in 16 bits."""

@@ -78,20 +78,21 @@ class Finisher:
                 found += [number for number, is_row in pairs if is_row]
         return list(dict.fromkeys(found))
 
-    def open(self, column: Expr, sums: list[Buffer], lanes: int) -> None:
+    def open(self, column: Expr, sums: list[Buffer], lanes: int, period: int = 0) -> None:
         """Emit what all rows of a panel read: what their sums begin with, scales, and rows.
 
         Args:
             column: The panel's first.
             sums: Those of its weights, for each vector.
             lanes: Columns that its last vector has.
+            period: After how many vectors columns begin again; 0: never.
         """
         e, of = self.e, self.of
         zero = e.i32(0) if of.zero is None else e.cast(self._number(of.zero), "int32")
         zeros = e.share_row(e.tir.Broadcast(zero, VECTOR), VECTOR, "int32")
         for vector, total in enumerate(sums):
             width = VECTOR if vector < len(sums) - 1 else lanes
-            at = e.share(column + e.i64(vector * VECTOR))
+            at = e.share(column + e.i64((vector % period if period else vector) * VECTOR))
             start = e.tir.Broadcast(e.i32(0), VECTOR) - zeros * e.sums(total)
             if of.added is not None:
                 start = start + self._row_of(of.added, at, width)

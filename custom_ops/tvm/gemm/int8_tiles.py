@@ -6,7 +6,7 @@ image for each line of a filter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -114,14 +114,33 @@ class Int8Tiles:
 
         self.panels.each(e, panel, some)
 
-    def each_tile(self, count: Expr, emit: Callable[[Expr, int], None]) -> None:
-        """Emit tiles of `count` rows, given the first row of each and its height."""
+    def each_tile(
+        self, count: Expr, emit: Callable[[Expr, int], None], known: Collection[int] = ()
+    ) -> None:
+        """Emit tiles of `count` rows, given the first row of each and its height.
+
+        Args:
+            count: How many rows.
+            emit: Emits one tile.
+            known: All that `count` may be, if that is known.
+        """
         e, done = self.e, self.e.i64(0)
-        for height in self.heights:
+        for height in self._heights(known):
             number = e.share(e.divide_down(count - done, height))
             with e.loop(number) as index:
                 emit(e.share(done + index * e.i64(height)), height)
             done = e.share(done + number * e.i64(height))
+
+    def _heights(self, known: Collection[int]) -> list[int]:
+        """Return the heights of tiles that make up some counts of rows, or any."""
+        if not known:
+            return list(self.heights)
+        used, left = list[int](), set(known)
+        for height in self.heights:
+            if any(count >= height for count in left):
+                used.append(height)
+            left = {count % height for count in left}
+        return used
 
     def tile(self, rows: tuple[Buffer, list[Expr]], sinks: list[Expr], panel: Opened) -> None:
         """Emit a tile: its sums, then its results.

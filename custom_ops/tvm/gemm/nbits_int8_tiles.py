@@ -7,8 +7,10 @@ for each block and 128 is added, since one operand has no sign; sums begin with 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from ortkit.kernels.tvm.emit import NEAREST
 
 from ..tile.registers import REGISTERS, VECTOR
 from ..tile.transpose import transposed
@@ -40,16 +42,18 @@ class TileShape:
     Args:
         rows: How many rows are multiplied at once.
         vectors: By how many vectors of 16 columns.
+        holds_sums: Whether registers hold the sums of float32 beside those of bytes.
     """
 
     rows: int
     vectors: int
+    holds_sums: bool
 
 
 def tile_shape(level: str) -> TileShape:
     """Return the tile whose sums, weights and operands fit the registers of a level."""
     wide = REGISTERS[level].lanes == VECTOR
-    return TileShape(8, 2) if wide else TileShape(4, 1)
+    return TileShape(6, 2, holds_sums=True) if wide else TileShape(4, 1, holds_sums=False)
 
 
 @dataclass(frozen=True)
@@ -69,15 +73,19 @@ class Panel:
 
 @dataclass(frozen=True)
 class Rows:
-    """A part of rows.
+    """Rows, or a part of them.
 
     Args:
-        values: uint8 [rows, PART], 128 added, and where it begins.
-        scales: float32 [rows, PART / block].
+        values: uint8 [rows, pitch], 128 added, and where it begins.
+        scales: float32 [rows, blocks].
+        pitch: Bytes from a row to the next.
+        blocks: Of a row.
     """
 
     values: tuple[Buffer, Expr]
     scales: Buffer
+    pitch: int
+    blocks: int
 
 
 def part_of(of: Blocks) -> int:
@@ -92,11 +100,15 @@ def panel_for(e: NBitsEmitter, of: Blocks) -> Panel:
     return Panel(values, e.local(blocks, "int32"), e.local(blocks, "float32"))
 
 
-def rows_for(e: NBitsEmitter, of: Blocks, count: int) -> Rows:
-    """Declare room for parts of rows."""
-    part = part_of(of)
-    scales = e.local(count * (part // of.block), "float32")
-    return Rows(e.aligned(count * part, "uint8"), scales)
+def rows_for(e: NBitsEmitter, of: Blocks, count: int, blocks: int) -> Rows:
+    """Declare room for some blocks of rows.
+
+    Rows begin at different lines of a page: those of a tile would else push each other out of the
+    first cache.
+    """
+    pitch = blocks * of.block + BYTES
+    scales = e.local(count * blocks, "float32")
+    return Rows(e.aligned(count * pitch, "uint8"), scales, pitch, blocks)
 
 
 def round_rows(
@@ -116,16 +128,17 @@ def round_rows(
         sink: Where to.
     """
     (buffer, top, count), (first, length) = source, blocks
-    part = part_of(of)
     with e.loop(count) as row:
         start = e.share((top + row) * e.i64(of.depth) + first * e.i64(of.block))
-        to = e.share(sink.values[1] + row * e.i64(part))
+        to = e.share(sink.values[1] + row * e.i64(sink.pitch))
         with e.loop(length) as block:
             at = e.share(block * e.i64(of.block))
             target = sink.values[0], e.share(to + at)
             here, order = (buffer, e.share(start + at)), ORDER if of.bits == 4 else None
+            for line in range(0, of.block, VECTOR):  # of the next row
+                e.prefetch(buffer, start + at + e.i64(of.depth + line), NEAREST)
             scale, _ = quantize_block(e, here, of.block, target, _OFFSET, order)
-            e.store(sink.scales, scale, row * e.i64(part // of.block) + block)
+            e.store(sink.scales, scale, row * e.i64(sink.blocks) + block)
 
 
 def unpack_panel(
@@ -220,6 +233,9 @@ def _groups_of(e: NBitsEmitter, of: Blocks, weight: Expr, span: int) -> list[Exp
     lines = []
     for lane in range(VECTOR):
         at = e.share(weight + e.i64(lane * of.depth))
+        # What lies there in the next panel: its columns are no neighbours.
+        later = at + e.i64(PAIRS * of.depth)
+        e.prefetch(of.weight, later if of.bits == 8 else e.divide_down(later, 2))
         if of.bits == 8:
             whole = span == BYTES
             found = e.sixty_four(of.weight, at) if whole else e.padded(of.weight, at, span, BYTES)
@@ -249,7 +265,7 @@ def sum_tiles(
     e: NBitsEmitter,
     of: Blocks,
     operands: tuple[Rows, Panel],
-    blocks: tuple[Expr, Expr],
+    blocks: tuple[Expr, Expr, Expr],
     sums: tuple[Buffer, Expr],
     shape: tuple[TileShape, Expr, int],
 ) -> None:
@@ -259,7 +275,8 @@ def sum_tiles(
         e: Where to.
         of: The weights.
         operands: The rows and the panel.
-        blocks: How many blocks the part has, and whether the sums begin with it.
+        blocks: The first block of the rows, how many blocks the part has, and whether the sums
+            begin with it.
         sums: float32 [rows, 32], and where they begin.
         shape: The tile, how many rows there are, and columns: 16 or 32.
     """
@@ -268,14 +285,15 @@ def sum_tiles(
     firsts = range(0, width // VECTOR, together)
 
     def rows_from(top: Expr, height: int) -> None:
+        part = replace(tile, rows=height, vectors=together)
         for first in firsts:
-            _tile(e, of, operands, blocks, sums, (top, height, first, together))
+            _tile(e, of, operands, blocks, sums, (top, part, first))
 
     whole = e.share(e.divide_down(count, tile.rows))
     with e.loop(whole) as number:
         rows_from(e.share(number * e.i64(tile.rows)), tile.rows)
     rest = e.share(whole * e.i64(tile.rows))
-    left, height = e.share(count - rest), tile.rows // 2
+    left, height = e.share(count - rest), 1 << (tile.rows - 1).bit_length() - 1
     while height:
         here = e.share(rest)
         with e.block() as some:
@@ -289,23 +307,35 @@ def _tile(
     e: NBitsEmitter,
     of: Blocks,
     operands: tuple[Rows, Panel],
-    blocks: tuple[Expr, Expr],
+    blocks: tuple[Expr, Expr, Expr],
     sums: tuple[Buffer, Expr],
-    at: tuple[Expr, int, int, int],
+    at: tuple[Expr, TileShape, int],
 ) -> None:
     """Emit the sums of a tile: rows from a row on, vectors from a vector on."""
-    (rows, panel), (length, is_new), (top, height, first, vectors) = operands, blocks, at
+    (rows, panel), (skipped, length, is_new), (top, shape, first) = operands, blocks, at
+    height, vectors = shape.rows, shape.vectors
     part = part_of(of)
     # One register addresses all sums, and one all rows: the rest are constants.
     corner = e.share(sums[1] + top * e.i64(PAIRS) + e.i64(first * VECTOR))
     places = [
         [corner + e.i64(row * PAIRS + v * VECTOR) for v in range(vectors)] for row in range(height)
     ]
+    held = [[e.scratch() for _ in row] for row in places if shape.holds_sums]
     with e.block() as begin:
-        for place in (one for row in places for one in row):
+        for place in (one for row in places for one in row if not held):
             e.put(sums[0], place, e.tir.Broadcast(e.f32(0.0), VECTOR), VECTOR)
-    e.when(is_new, begin)
-    start = e.share(rows.values[1] + top * e.i64(part))
+        for sum_ in (one for row in held for one in row):
+            e.store_row(sum_, e.alone(e.tir.Broadcast(e.f32(0.0), VECTOR)), 0, VECTOR)
+    with e.block() as go_on:
+        for row, each in zip(places, held, strict=False):
+            for place, sum_ in zip(row, each, strict=True):
+                e.store_row(sum_, e.alone(e.part(sums[0], place, VECTOR)), 0, VECTOR)
+    if held:
+        e.branch(is_new, begin, go_on)
+    else:
+        e.when(is_new, begin)
+    start = rows.values[1] + top * e.i64(rows.pitch) + skipped * e.i64(of.block)
+    start = e.share(start)
     totals = [[e.local(VECTOR, "int32") for _ in range(vectors)] for _ in range(height)]
     span = min(of.block, PAIRS)
     with e.loop(length) as block:
@@ -332,7 +362,8 @@ def _tile(
                     for v in range(vectors)
                 ]
                 for number, row in enumerate(totals):
-                    four = e.part(rows.values[0], start + at_group + e.i64(number * part), _GROUP)
+                    at = start + at_group + e.i64(number * rows.pitch)
+                    four = e.part(rows.values[0], at, _GROUP)
                     a = e.share_bytes(e.everywhere(e.tir.reinterpret("uint32", four)))
                     for total, weight in zip(row, weights, strict=True):
                         e.store_row(total, e.dot4(e.row(total, 0, VECTOR), a, weight), 0, VECTOR)
@@ -340,11 +371,18 @@ def _tile(
             e.share_row(e.part(panel.scales, line + e.i64(v * VECTOR), VECTOR), VECTOR, "float32")
             for v in range(vectors)
         ]
-        of_rows = e.share(top * e.i64(part // of.block) + block)
+        of_rows = e.share(top * e.i64(rows.blocks) + skipped + block)
         for number, row in enumerate(totals):
-            scale = rows.scales[of_rows + e.i64(number * (part // of.block))]
+            scale = rows.scales[of_rows + e.i64(number * rows.blocks)]
             factor = e.tir.Broadcast(e.share(scale), VECTOR)
             for v, total in enumerate(row):
-                place = places[number][v]
                 whole = e.cast(e.row(total, 0, VECTOR), "float32x16")
-                e.accumulate(sums[0], place, whole, scales[v] * factor)
+                if held:
+                    sum_ = held[number][v]
+                    added = e.row(sum_, 0, VECTOR) + whole * (scales[v] * factor)
+                    e.store_row(sum_, e.alone(added), 0, VECTOR)
+                else:
+                    e.accumulate(sums[0], places[number][v], whole, scales[v] * factor)
+    for row, each in zip(places, held, strict=False):
+        for place, sum_ in zip(row, each, strict=True):
+            e.put(sums[0], place, e.row(sum_, 0, VECTOR), VECTOR)

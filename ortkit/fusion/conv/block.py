@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import onnx_ir as ir
 
 from ortkit.graph.shapes.conv_window import Window
-
-Kind = Literal[
-    "conv", "winograd_conv", "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv",
-    "bf16_conv", "int8_conv", "squeeze_excite", "max_pool", "global_mean",
-]  # fmt: skip
+from ortkit.kernels.conv_anchor import ConvAnchor
 
 
 @dataclass(frozen=True)
@@ -20,23 +15,26 @@ class Block:
     """Nodes that become one.
 
     Args:
-        kind: What its kernel is.
+        kind: What its kernel is: the anchor's, or "expand_depthwise", "bf16_conv", "int8_conv",
+            "squeeze_excite", "max_pool", "resize" or "global_mean"; on CUDA "conv" and
+            "depthwise_conv".
         convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
-            convolution with the depthwise one of its result.
-        windows: Of each; none of a mean over an image.
+            convolution with the depthwise one of its result; or all Resizes of a sum.
+        windows: Of each; none of a mean over an image, and of Resizes.
         nodes: All nodes, in order; of squeeze-and-excite with the pooling.
-        source: What is convolved, or what squeeze-and-excite pools.
+        source: What is convolved or enlarged, or what squeeze-and-excite pools.
         output: The result; in bfloat16 if it is read as such alone.
         gate: [N, C, 1, 1], what a 1x1 convolution's source is multiplied by.
-        extras: Further operands of the result's shape.
+        extras: Further operands of the result's shape; after the images of further Resizes.
         is_planar: Whether the kernel reads the source as NCHW.
         pooled: Whether some squeeze-and-excite pools the result.
         parts: The blocks that it was made of, if it was made of blocks.
         packed: Of a convolution in bfloat16 its weight.
         rounded: The result in bfloat16, if it is read both ways.
+        anchor: Of the template, where that says what its kernel takes.
     """
 
-    kind: Kind
+    kind: str
     convs: tuple[ir.Node, ...]
     windows: tuple[Window, ...]
     nodes: tuple[ir.Node, ...]
@@ -49,6 +47,7 @@ class Block:
     parts: tuple[Block, ...] = ()
     packed: ir.Value | None = None
     rounded: ir.Value | None = None
+    anchor: ConvAnchor | None = None
 
     @property
     def results(self) -> tuple[ir.Value, ...]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import prod
 
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op
-from ortkit.fusion.conv.block import Block, Kind
-from ortkit.fusion.conv.cost import Sizes, full_cost, minimal_cost
-from ortkit.fusion.conv.finder import PASS, BlockFinder
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.finder import BlockFinder
+from ortkit.fusion.conv.resizes import is_resize
 from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct, dequantized, grid_of
 from ortkit.fusion.regions.access import is_read_once
@@ -26,15 +25,8 @@ from ortkit.fusion.regions.bf16_operands import (
     unpacked_filter,
     widens,
 )
-from ortkit.graph.shapes.conv_window import Window, pool_window_of
-from ortkit.refusal import Refused
-from ortkit.rewrite.site import Site, describe
-from ortkit.targets.catalog import load
+from ortkit.graph.shapes.conv_window import pool_window_of
 
-#: Share of bandwidth of a Transpose to NHWC.
-MOST_STEM_CHANNELS = 4
-#: Says of channels and filters whether Winograd's kernel takes as many.
-_TAKES = "ortkit.custom_ops.tvm.conv.winograd:takes"
 _POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
@@ -54,34 +46,12 @@ class CpuBlockFinder(BlockFinder):
         if isinstance(quantized, IntegerProduct):
             return self._quantized(conv, quantized)
         if quantized is not None:
-            self._missed(conv, quantized)
+            self.missed(conv, quantized)
             return None
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
             return self._lowered(conv, weight)
-        kind = self._kind(conv)
-        if isinstance(kind, Refused):
-            self._missed(conv, kind)
-            return None
-        window, source = self.window(conv), conv.inputs[0]
-        assert window is not None
-        assert source is not None
-        gate, before = None, tuple[ir.Node, ...]()
-        if kind == "pointwise_conv":
-            source, gate, before = self.gated(source)
-        epilogue, extras, output = self.epilogue(conv)
-        if kind == "depthwise_conv":
-            source, before, output = self._narrowed(source, epilogue, output)
-        nodes = (*before, conv, *epilogue)
-        self.excluded.update(nodes)
-        return Block(
-            kind, (conv,), (window,), nodes, source, output, gate, extras,
-            is_planar=kind == "stem_conv",
-        )  # fmt: skip
-
-    def _missed(self, conv: ir.Node, why: Refused) -> None:
-        outputs = (conv.outputs[0].name or "",)
-        self.scope.log.miss(PASS, describe(conv), why.reason, outputs)
+        return super().convolution(conv)
 
     def _quantized(self, conv: ir.Node, found: IntegerProduct) -> Block:
         """Return the block around an int8 convolution."""
@@ -135,12 +105,37 @@ class CpuBlockFinder(BlockFinder):
             self.excluded.update(nodes)
             return Block("max_pool", (node,), (window,), nodes, bytes_[0], bytes_[1])
         epilogue = list[ir.Node]()
-        source, before, output = self._narrowed(source, epilogue, node.outputs[0])
+        source, before, output = self.narrowed(source, epilogue, node.outputs[0])
         if bool(before) != bool(epilogue) or self.scope.shapes.dtype(output) not in _POOLED:
             return None
         nodes = (*before, node, *epilogue)
         self.excluded.update(nodes)
         return Block("max_pool", (node,), (window,), nodes, source, output)
+
+    def resize(self, node: ir.Node) -> Block | None:
+        """Return the block of a Resize with other Resizes and values that are added to it."""
+        if not self._may_resize(node):
+            return None
+        self.excluded.add(node)
+        epilogue, extras, output = self.epilogue(node)
+        others = [
+            other
+            for extra in extras
+            if (other := extra.producer()) is not None
+            and is_read_once(extra)
+            and self._may_resize(other)
+        ]
+        enlarged = [other.outputs[0] for other in others]
+        plain = [extra for extra in extras if extra not in enlarged]
+        images = [value for other in (node, *others) if (value := other.inputs[0]) is not None]
+        if len({*images, *plain}) < len(images) + len(plain):
+            others, plain = [], list(extras)  # an image that is read in two ways
+            images = images[:1]
+        nodes = (node, *others, *epilogue)
+        self.excluded.update(nodes)
+        return Block(
+            "resize", (node, *others), (), nodes, images[0], output, extras=(*images[1:], *plain)
+        )
 
     def _pooled_bytes(
         self, pool: ir.Node
@@ -166,11 +161,9 @@ class CpuBlockFinder(BlockFinder):
 
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a convolution is a layer of constant weights with a bias."""
-        if conv in self.refused or len(conv.inputs) != 3:
-            return False
-        return self._kind(conv) == "pointwise_conv"
+        return len(conv.inputs) == 3 and super().is_layer(conv)
 
-    def _narrowed(
+    def narrowed(
         self, source: ir.Value, epilogue: list[ir.Node], output: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
         """Return the ends of a convolution in float32 as they lie in bfloat16, where they do.
@@ -230,43 +223,13 @@ class CpuBlockFinder(BlockFinder):
         is_own = cast.graph is self.graph and cast not in self.excluded
         return is_own and rounds(self.scope, cast) and has_one_use(cast)
 
-    def _kind(self, conv: ir.Node) -> Kind | Refused:
-        """Return which kernel the convolution has, or why it has none."""
-        if (refused := self.refusal(conv)) is not None:
-            return refused
-        channels, filters = self.sizes(conv.inputs[0])[1], self.sizes(conv.inputs[1])
-        groups, window = Site(self.scope, conv, PASS).int("group", 1), self.window(conv)
-        assert isinstance(channels, int)
-        assert window is not None
-        if groups == channels and groups > 1:
-            if filters[0] != channels:
-                return Refused("it has several filters for a channel")
-            return "depthwise_conv"
-        if groups != 1:
-            return Refused("it has groups of several channels")
-        if window.is_point:
-            return "pointwise_conv"
-        if channels <= MOST_STEM_CHANNELS:
-            return "stem_conv"
-        return "winograd_conv" if self._is_minimal(conv, window) else "conv"
-
-    def _is_minimal(self, conv: ir.Node, window: Window) -> bool:
-        """Say whether Winograd's kernel takes a convolution, and is the faster one."""
-        given, made = self.sizes(conv.inputs[0]), self.sizes(conv.outputs[0])
-        if window != Window((3, 3), (1, 1), (1, 1), window.pads):
-            return False
-        known = [size for shape in (given, made) for size in shape[1:] if isinstance(size, int)]
-        if len(known) < 6 or 0 in known or not load(_TAKES)(known[0], known[3]):
-            return False
-        batch = given[0] if isinstance(given[0], int) else 1
-        sizes = Sizes((batch, *known[:3]), (batch, *known[3:]))
-        return minimal_cost(sizes) < full_cost(sizes, prod(window.kernel))
-
     def narrow(
         self, conv: ir.Node, operands: list[ir.Value]
     ) -> tuple[list[ir.Node], list[ir.Value]]:
         """Let a convolution in bfloat16 read further operands as such."""
         before, read = list[ir.Node](), list[ir.Value]()
+        if conv.op_type != "Conv":
+            return before, operands
         is_lowered = unpacked_filter(self.scope, conv.inputs[1]) is not None
         for operand in operands:
             wide = operand.producer()
@@ -276,6 +239,12 @@ class CpuBlockFinder(BlockFinder):
             else:
                 read.append(operand)
         return before, read
+
+    def _may_resize(self, node: ir.Node) -> bool:
+        """Say whether a node is a Resize that has a kernel, and is in no block."""
+        if node.graph is not self.graph or node in self.excluded or node in self.refused:
+            return False
+        return is_resize(self.scope, node)
 
     def _may_widen(self, cast: ir.Node) -> bool:
         """Say whether a node widens for one reader, and is in no block."""

@@ -18,7 +18,7 @@ from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.regions.bodies import write_step
 from ortkit.fusion.regions.node_writer import NodeWriter
-from ortkit.kernels.layouts.conv_filters import by_channel, by_tap, channels_last
+from ortkit.kernels.layouts.conv_filters import channels_last
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
@@ -70,6 +70,8 @@ class BodyWriter:
             return self.pool()
         if self.block.kind == "squeeze_excite":
             return self.squeeze_excite()
+        if self.block.kind == "resize":
+            return self.resizes()
         return self.convolutions()
 
     def convolutions(self) -> Described:
@@ -109,6 +111,20 @@ class BodyWriter:
         self._result(result, self._nhwc(block.output), dtype)
         return self._described()
 
+    def resizes(self) -> Described:
+        """Describe Resizes with what is done to their sum."""
+        block, count = self.block, len(self.block.convs)
+        for node in block.convs:
+            source = node.inputs[0]
+            assert source is not None, "a Resize has an image"
+            self.names[node.outputs[0]] = self._resized(node, self._operand(source))
+        for extra in block.extras[count - 1 :]:
+            self.names[extra] = self._operand(extra)
+        result = self._steps(block.nodes[count:], block.convs[0].outputs[0])
+        nhwc = self.writer.op("Transpose", result, perm=TO_NHWC)
+        self._result(nhwc, self._nhwc(block.output))
+        return self._described()
+
     def squeeze_excite(self) -> Described:
         """Describe the two layers after means over rows."""
         first, second = self.block.convs
@@ -142,11 +158,9 @@ class BodyWriter:
         return self.writer.op("Transpose", name, perm=TO_NCHW)
 
     def _weight(self, conv: ir.Node) -> str:
-        weight = self._array(conv.inputs[1])
-        if _groups(conv) > 1:
-            return self._packed(weight, channels_last(weight.shape))
-        layout = by_tap if self.block.kind == "conv" else by_channel
-        return self._packed(weight, layout(weight.shape))
+        weight, blocks = self._array(conv.inputs[1]), (self.block, *self.block.parts)
+        anchor = next(one.anchor for one in blocks if one.anchor and conv in one.convs)
+        return self._packed(weight, anchor.layout(weight.shape))
 
     def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:
         """Add a weight as its kernel reads it, and take it apart."""
@@ -167,14 +181,34 @@ class BodyWriter:
     def _epilogue(self, conv: ir.Node) -> str:
         """Write the pointwise nodes between a convolution and the next one, or the end."""
         at = self.block.nodes.index(conv)
-        value = conv.outputs[0]
-        for node in self.block.nodes[at + 1 :]:
+        return self._steps(self.block.nodes[at + 1 :], conv.outputs[0])
+
+    def _steps(self, nodes: Sequence[ir.Node], value: ir.Value) -> str:
+        """Write pointwise nodes from the one that reads a value up to the next convolution."""
+        for node in nodes:
             if node.op_type == "Conv":
                 break
             inputs = [self._epilogue_operand(operand) for operand in node.inputs]
             value = node.outputs[0]
             self.names[value] = write_step(self.writer, node, inputs, self.scope.opset())
         return self.names[value]
+
+    def _resized(self, node: ir.Node, image: str) -> str:
+        """Write a Resize of an image in NCHW, its scales or sizes stated."""
+        kept = {
+            name: node.attributes[name].value
+            for name in ("mode", "coordinate_transformation_mode", "nearest_mode")
+            if name in node.attributes
+        }
+        before, after = self._sizes(node.inputs[0]), self._sizes(node.outputs[0])
+        old = [size for size in before[2:] if isinstance(size, int)]
+        new = [size for size in after if isinstance(size, int)]
+        pairs = list(zip(old, new[-2:], strict=True))
+        if all(size % given == 0 for given, size in pairs):
+            factors = np.array([1, 1, *(size // given for given, size in pairs)], np.float32)
+            return self.writer.op("Resize", image, "", self.writer.constant(factors), **kept)
+        # Not along axes: ONNX Runtime 1.31.1 fails as it moves a Transpose over such a Resize.
+        return self.writer.op("Resize", image, "", "", self.writer.integers(*new), **kept)
 
     def _epilogue_operand(self, value: ir.Value | None) -> str:
         if value is None:
@@ -200,10 +234,11 @@ class BodyWriter:
     def _result(self, name: str, shape: Sequence[object], dtype: str = "") -> None:
         self.outputs.append((name, _spec(name, shape, dtype or self.own)))
 
-    def _sizes(self, value: ir.Value) -> tuple[object, ...]:
-        shape = self.scope.shapes.shape(value)
-        if shape is None or len(shape) != 4:
-            raise InternalError(f"a convolution's value of unknown shape: {value.name!r}")
+    def _sizes(self, value: ir.Value | None) -> tuple[object, ...]:
+        shape = None if value is None else self.scope.shapes.shape(value)
+        if value is None or shape is None or len(shape) != 4:
+            name = None if value is None else value.name
+            raise InternalError(f"a convolution's value of unknown shape: {name!r}")
         return tuple(shape)
 
     def _nhwc(self, value: ir.Value) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import Described
+from ortkit.fusion.conv.borders import borders
 from ortkit.fusion.conv.cost import ChainCost
 from ortkit.fusion.conv.finder import PASS
 from ortkit.fusion.conv.targets import ConvTarget, target_of
@@ -40,11 +41,13 @@ class Chain:
     described: tuple[Described, ...]
     cost: ChainCost
     reason: str
+    spared: tuple[ir.Node, ...] = ()
+    """Transposes around the blocks that go with them."""
 
     @property
     def nodes(self) -> frozenset[ir.Node]:
         """All nodes that go."""
-        return frozenset(node for block in self.blocks for node in block.nodes)
+        return frozenset([*(node for block in self.blocks for node in block.nodes), *self.spared])
 
     @property
     def signatures(self) -> dict[str, RegionSignature]:
@@ -53,7 +56,11 @@ class Chain:
 
 
 def find_chains(
-    scope: Scope, graph: ir.Graph, accepts: Callable[[RegionSignature], Refused | None]
+    scope: Scope,
+    graph: ir.Graph,
+    accepts: Callable[[RegionSignature], Refused | None],
+    *,
+    spares: bool = True,
 ) -> list[Chain]:
     """Return the chains of a graph, those that are not taken too.
 
@@ -61,6 +68,7 @@ def find_chains(
         scope: The graph's.
         graph: Whose nodes are looked at.
         accepts: Says why there would be no kernel for a signature.
+        spares: Whether Transposes around a chain may go away with it.
     """
     target = target_of(scope)
     refused: set[ir.Node] = set()
@@ -69,7 +77,10 @@ def find_chains(
     for _ in range(MOST_ROUNDS):
         blocks = target.find(scope, graph, frozenset(refused), frozenset(apart))
         groups = _connected(blocks)
-        chains = [_judged(scope, target, group, accepts, refused, apart) for group in groups]
+        chains = [
+            _judged(scope, target, group, accepts, refused, apart, spares=spares)
+            for group in groups
+        ]
         if not any(chain.reason == _AGAIN for chain in chains):
             return chains
     return [chain for chain in chains if chain.reason != _AGAIN]
@@ -82,11 +93,17 @@ def _judged(
     accepts: Callable[[RegionSignature], Refused | None],
     refused: set[ir.Node],
     apart: set[ir.Node],
+    *,
+    spares: bool,
 ) -> Chain:
     """Return the group as a chain; adds to `refused`, or to `apart` what should not be joined."""
-    cost = target.chain_cost(scope, blocks, borders(blocks))
-    if not cost.pays:
-        reason = "not predicted to gain a tenth of its time"
+    around = borders(blocks, spares=spares and target.spares)
+    cost = target.chain_cost(scope, blocks, around)
+    reason = "" if cost.pays else f"not predicted to gain {cost.least_in_words} of its time"
+    if around.changed and all(block.kind == "resize" for block in blocks):
+        # Of several threads one transposes, and all compute what is left to ONNX Runtime.
+        reason = "Resizes alone are not worth another layout"
+    if reason:
         return Chain(tuple(blocks), (), cost, reason)
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
         return Chain(tuple(blocks), (), cost, DENIED)
@@ -101,33 +118,8 @@ def _judged(
             outputs = (block.convs[0].outputs[0].name or "",)
             scope.log.miss(PASS, describe(block.convs[0]), verdict.reason, outputs)
     reason = _AGAIN if any(verdict is not None for verdict in verdicts) else ""
-    return Chain(tuple(blocks), () if reason else tuple(described), cost, reason)
-
-
-def borders(blocks: list[Block]) -> list[ir.Value]:
-    """Return the values that enter or leave NHWC, but for those that have one layout."""
-    made = {value for block in blocks for value in block.results}
-    inside = frozenset(node for block in blocks for node in block.nodes)
-    entering = [
-        value
-        for block in blocks
-        for value in block.operands
-        if value not in made and not (block.is_planar and value is block.source)
-    ]
-    leaving = [
-        value
-        for block in blocks
-        if block.kind != "global_mean"
-        for value in block.results
-        if is_read_outside(value, inside)
-    ]
-    return list(dict.fromkeys(entering + leaving))
-
-
-def is_read_outside(value: ir.Value, inside: frozenset[ir.Node]) -> bool:
-    """Say whether anything reads a result but the nodes `inside`."""
-    readers = (use.node for use in value.uses())
-    return value.is_graph_output() or not all(node in inside for node in readers)
+    kept = () if reason else tuple(described)
+    return Chain(tuple(blocks), kept, cost, reason, around.spared)
 
 
 def _connected(blocks: list[Block]) -> list[list[Block]]:

@@ -6,14 +6,16 @@ float32, ONNX Runtime's convolutions in its blocked layout. Only their ratio dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import ceil, prod
+from dataclasses import dataclass
+from math import prod
 
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.int8 import quantized_cost
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
+from ortkit.graph.shapes.conv_window import Window
+from ortkit.kernels.conv_anchor import ConvSizes
 from ortkit.rewrite.scope import Scope
 
 #: Sizes that are not known: the batch, and the pixels along a side.
@@ -25,58 +27,38 @@ class Rates:
     """Costs in nanoseconds.
 
     Args:
-        point: A multiply-add of a 1x1 convolution.
-        full: One of a convolution with a larger filter.
-        weight: A weight of such a filter, which comes from memory.
-        depthwise: One of a depthwise convolution.
-        output: An element that a 1x1 convolution writes.
+        output: An element that a convolution in bfloat16 writes.
         step: An element through one pointwise node that is no part of a convolution.
         gate: An element that squeeze-and-excite pools and multiplies, with changes of layout.
         lowered: A multiply-add of a convolution in bfloat16; ONNX Runtime computes it in float32.
         tap: A number that a pooling looks at.
+        linear: A pixel's channel that a linear Resize makes.
+        nearest: One that a Resize repeats.
     """
 
-    point: float
-    full: float
-    weight: float
-    depthwise: float
     output: float
     step: float
     gate: float
     lowered: float
     tap: float
+    linear: float
+    nearest: float
 
 
 RUNTIME = Rates(
-    point=1 / 85, full=1 / 88, weight=0.2, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5,
-    lowered=1 / 85, tap=0.1,
+    output=0.2, step=0.5, gate=0.5, lowered=1 / 85, tap=0.1, linear=2.0, nearest=0.5,
 )  # fmt: skip
 OURS = Rates(
-    point=1 / 95, full=1 / 85, weight=0.2, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05,
-    lowered=1 / 500, tap=0.03,
+    output=0.1, step=0.2, gate=0.05, lowered=1 / 500, tap=0.03, linear=0.25,
+    nearest=0.1,
 )  # fmt: skip
-#: Winograd's way for 3x3 filters: a multiply-add of the plain way, in whole tiles of this many
-#: results a side; a channel of a tile on its way to the points or back; a weight on its way there.
-_MINIMAL, _TILE, _SPREAD, _FILTER = 1 / 230, 4, 2.5, 0.45
-#: Channels that are read for this many that are written, each time taken to the points.
-_PANEL = 64
-#: From this many channels on both sides of it a 1x1 convolution is as fast as ONNX Runtime's.
-_MANY = 64
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
 #: One of bytes: ONNX Runtime changes the layout in most of the same places.
-BYTES_BORDER = 0.05
+BYTES_BORDER = 0.02
 #: The part of its own time that a chain must gain; one of convolutions in int8, which are as fast
 #: as the processor allows on both sides and gain by what follows them.
 LEAST_GAIN, LEAST_QUANTIZED_GAIN = 0.1, 0.02
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of what a convolution reads and makes, NCHW."""
-
-    given: tuple[int, ...]
-    made: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -94,6 +76,11 @@ class ChainCost:
     least: float = LEAST_GAIN
 
     @property
+    def least_in_words(self) -> str:
+        """What must be gained, for a report."""
+        return "a tenth" if self.least == LEAST_GAIN else f"{100 * self.least:.0f} %"
+
+    @property
     def pays(self) -> bool:
         """Whether the chain is worth its borders and the doubt about these numbers."""
         return self.before - self.after >= self.least * self.before
@@ -105,22 +92,6 @@ def block_cost(scope: Scope, block: Block) -> ChainCost:
         elements = _elements(scope, block.output)
         return ChainCost(*quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
     return ChainCost(_excluded(scope, block, RUNTIME), _excluded(scope, block, OURS))
-
-
-def full_cost(sizes: Sizes, taps: int, rates: Rates = OURS) -> float:
-    """Return what a convolution costs that is summed up tap by tap."""
-    weights = sizes.given[1] * sizes.made[1] * taps
-    batch, _, height, width = sizes.made
-    return weights * (batch * height * width * rates.full + rates.weight)
-
-
-def minimal_cost(sizes: Sizes) -> float:
-    """Return what one with a 3x3 filter costs by Winograd's way."""
-    before, after = sizes.given[1], sizes.made[1]
-    batch, _, height, width = sizes.made
-    tiles = batch * ceil(height / _TILE) * ceil(width / _TILE)
-    spread = tiles * (before * ceil(after / _PANEL) + after) * _SPREAD
-    return before * after * 9 * (tiles * _TILE**2 * _MINIMAL + _FILTER) + spread
 
 
 def border_cost(scope: Scope, value: ir.Value) -> float:
@@ -135,22 +106,23 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
     if block.kind == "squeeze_excite":
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)
+    if block.kind == "resize":
+        pointwise = rates.step * (len(block.nodes) - len(block.convs))
+        return outputs * (sum(_resize(node, rates) for node in block.convs) + pointwise)
     taps = prod(block.windows[0].kernel)
     if block.kind == "max_pool":
         return rates.tap * outputs * taps
     steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
-    if block.kind == "depthwise_conv":
-        return outputs * taps * rates.depthwise + steps
-    sizes = Sizes(tuple(_sizes(scope, block.source)), tuple(_sizes(scope, block.output)))
-    if block.kind == "winograd_conv" and rates is OURS:
-        return minimal_cost(sizes) + outputs * rates.output + steps
-    if block.kind in ("conv", "winograd_conv"):
-        return full_cost(sizes, taps, rates) + outputs * rates.output + steps
-    channels = sizes.given[1]
-    if min(channels, sizes.made[1]) >= _MANY:
-        rates = replace(rates, point=RUNTIME.point)
-    point = rates.lowered if block.kind == "bf16_conv" else rates.point
-    return outputs * channels * taps * point + outputs * rates.output + steps
+    if block.anchor is not None and block.anchor.estimate is not None:
+        before, after = block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))
+        return (before if rates is RUNTIME else after) + steps
+    channels = _sizes(scope, block.source)[1]
+    return outputs * channels * taps * rates.lowered + outputs * rates.output + steps
+
+
+def _resize(node: ir.Node, rates: Rates) -> float:
+    mode = node.attributes.get("mode")
+    return rates.linear if mode is not None and mode.as_string() == "linear" else rates.nearest
 
 
 def _is_step(node: ir.Node) -> bool:
@@ -159,6 +131,23 @@ def _is_step(node: ir.Node) -> bool:
 
 def _elements(scope: Scope, value: ir.Value) -> int:
     return prod(_sizes(scope, value))
+
+
+def conv_sizes(scope: Scope, conv: ir.Node, window: Window) -> ConvSizes:
+    """Return the sizes of a convolution as templates see them."""
+    values = [value for value in (*conv.inputs[:2], conv.outputs[0]) if value is not None]
+    given, filters, made = ((*_sizes(scope, value),) for value in values)
+    images = [scope.shapes.shape(value) or () for value in (values[0], values[2])]
+    groups = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
+    return ConvSizes(
+        _four(given), _four(made), _four(filters), window.strides, window.dilations, window.pads,
+        groups, all(isinstance(size, int) for image in images for size in image[1:]),
+    )  # fmt: skip
+
+
+def _four(sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
+    first, second, third, fourth = sizes
+    return first, second, third, fourth
 
 
 def _sizes(scope: Scope, value: ir.Value) -> list[int]:

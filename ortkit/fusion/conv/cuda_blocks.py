@@ -13,10 +13,7 @@ from ortkit.fusion.conv.nodes import is_global_mean
 from ortkit.graph.shapes.conv_window import pool_window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import Site, describe
-
-#: Up to this many channels a convolution reads them outermost, as images come.
-MOST_PLANAR_CHANNELS = 4
+from ortkit.rewrite.site import Site
 
 
 class CudaBlockFinder(BlockFinder):
@@ -33,28 +30,10 @@ class CudaBlockFinder(BlockFinder):
 
     def convolution(self, conv: ir.Node) -> Block | None:
         """Return the block around a convolution; one that is refused leaves its reason."""
-        if conv.op_type != "Conv" or conv.domain or conv in self.excluded or conv in self.refused:
-            return None
-        if (refused := self.refusal(conv)) is not None:
-            outputs = (conv.outputs[0].name or "",)
-            self.scope.log.miss(PASS, describe(conv), refused.reason, outputs)
-            return None
-        window, source = self.window(conv), conv.inputs[0]
-        assert window is not None
-        assert source is not None
-        channels, groups = self.sizes(source)[1], self._groups(conv)
-        assert isinstance(channels, int)
-        gate, before = None, tuple[ir.Node, ...]()
-        if window.is_point and groups == 1:
-            source, gate, before = self.gated(source)
-        epilogue, extras, output = self.epilogue(conv)
-        nodes = (*before, conv, *epilogue)
-        self.excluded.update(nodes)
-        self._made.add(output)
-        return Block(
-            "depthwise_conv" if groups > 1 else "conv", (conv,), (window,), nodes, source, output,
-            gate, extras, is_planar=groups == 1 and channels <= MOST_PLANAR_CHANNELS,
-        )  # fmt: skip
+        found = super().convolution(conv)
+        if found is not None:
+            self._made.add(found.output)
+        return found
 
     def pool(self, node: ir.Node) -> Block | None:
         """Return a pooling of a block's result."""
@@ -76,10 +55,6 @@ class CudaBlockFinder(BlockFinder):
         self._made.add(output)
         return Block("max_pool", (node,), (window,), (node,), source, output)
 
-    def is_layer(self, conv: ir.Node) -> bool:
-        """Say whether a convolution has one group, and a kernel."""
-        return self.refusal(conv) is None and self._groups(conv) == 1 and conv not in self.refused
-
     def refusal(self, conv: ir.Node) -> Refused | None:
         """Say why no kernel for CUDA computes a convolution; None if one may."""
         if (refused := super().refusal(conv)) is not None:
@@ -87,10 +62,4 @@ class CudaBlockFinder(BlockFinder):
         (_, *image), filters = (self.sizes(value) for value in conv.inputs[:2])
         if not all(isinstance(size, int) for size in (*image, *filters)):
             return Refused("its image has no fixed size")
-        groups = self._groups(conv)
-        if groups != 1 and (groups != image[0] or filters[0] != image[0]):
-            return Refused("it has groups of several channels")
         return None
-
-    def _groups(self, conv: ir.Node) -> int:
-        return Site(self.scope, conv, PASS).int("group", 1)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NHWC, BodyWriter, Described
-from ortkit.kernels.layouts.conv_filters import as_image, channels_last
 from ortkit.rewrite.scope import Scope
 
 
@@ -40,8 +37,3 @@ class CudaBodyWriter(BodyWriter):
         result = self.writer.op("Transpose", pooled, perm=TO_NHWC)
         self._result(result, self._nhwc(self.block.output))
         return self._described()
-
-    def _weight(self, conv: ir.Node) -> str:
-        weight = self._array(conv.inputs[1])
-        layout = channels_last if self.block.kind == "depthwise_conv" else as_image
-        return self._packed(weight, layout(weight.shape))

@@ -14,14 +14,17 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.cost import conv_sizes
 from ortkit.fusion.conv.nodes import is_global_mean, is_scalar
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.growth import epilogue_steps
 from ortkit.graph.shapes.conv_window import Window, window_of
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import Site
+from ortkit.rewrite.site import Site, describe
+from ortkit.targets.catalog import load
 
 PASS = "fuse-convolutions"
 #: Additional operators of activations that read the result more than once, such as Mish.
@@ -74,15 +77,62 @@ class BlockFinder:
 
     def convolution(self, conv: ir.Node) -> Block | None:
         """Return the block around a convolution; one that is refused leaves its reason."""
-        raise NotImplementedError
+        if conv.op_type != "Conv" or conv.domain or conv in self.excluded or conv in self.refused:
+            return None
+        anchor = self.anchor(conv)
+        if isinstance(anchor, Refused):
+            self.missed(conv, anchor)
+            return None
+        window, source = self.window(conv), conv.inputs[0]
+        assert window is not None
+        assert source is not None
+        gate, before = None, tuple[ir.Node, ...]()
+        if window.is_point and self._groups(conv) == 1:
+            source, gate, before = self.gated(source)
+        epilogue, extras, output = self.epilogue(conv)
+        if anchor.is_narrow:
+            source, before, output = self.narrowed(source, epilogue, output)
+        nodes = (*before, conv, *epilogue)
+        self.excluded.update(nodes)
+        return Block(
+            anchor.kind, (conv,), (window,), nodes, source, output, gate, extras,
+            is_planar=anchor.is_planar, anchor=anchor,
+        )  # fmt: skip
+
+    def _groups(self, conv: ir.Node) -> int:
+        return Site(self.scope, conv, PASS).int("group", 1)
+
+    def anchor(self, conv: ir.Node) -> ConvAnchor | Refused:
+        """Return what kernel a convolution has, or why it has none."""
+        if (refused := self.refusal(conv)) is not None:
+            return refused
+        window = self.window(conv)
+        assert window is not None
+        sizes = conv_sizes(self.scope, conv, window)
+        for place in self.scope.traits.conv_anchors:
+            anchor: ConvAnchor = load(place)
+            verdict = anchor.takes(sizes)
+            if verdict:
+                return verdict if isinstance(verdict, Refused) else anchor
+        return Refused("it has groups of several channels")
+
+    def missed(self, conv: ir.Node, why: Refused) -> None:
+        """Let the log say why a convolution is in no block."""
+        outputs = (conv.outputs[0].name or "",)
+        self.scope.log.miss(PASS, describe(conv), why.reason, outputs)
 
     def pool(self, node: ir.Node) -> Block | None:
         """Return the block of a pooling."""
         raise NotImplementedError
 
+    def resize(self, node: ir.Node) -> Block | None:  # noqa: ARG002
+        """Return the block of a Resize, and of what its result is added to."""
+        return None
+
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a 1x1 convolution may be a layer of squeeze-and-excite."""
-        raise NotImplementedError
+        has_kernel = conv not in self.refused and isinstance(self.anchor(conv), ConvAnchor)
+        return has_kernel and self._groups(conv) == 1
 
     def squeeze_excite(self, pool: ir.Node) -> Block | None:
         """Return the two layers after a global mean whose result multiplies what was pooled."""
@@ -173,6 +223,24 @@ class BlockFinder:
         """Return nodes in front of further operands that a kernel takes in, and what it reads."""
         return [], operands
 
+    def narrowed(
+        self,
+        source: ir.Value,
+        epilogue: list[ir.Node],  # noqa: ARG002
+        output: ir.Value,
+    ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
+        """Return the ends of a convolution as they lie in bfloat16, where they do.
+
+        Args:
+            source: What is convolved.
+            epilogue: What follows; gets the node that rounds the result.
+            output: The result.
+
+        Returns:
+            What is read, the nodes that widen it, and the result.
+        """
+        return source, (), output
+
     def _is_inner(self, node: ir.Node) -> bool:
         """Say whether a node may be a part of an activation that is written in parts."""
         if node in self.excluded or node.graph is not self.graph:
@@ -183,7 +251,9 @@ class BlockFinder:
         """Return the blocks beside the gates."""
         self.gates = {gate.output: gate for gate in gates}
         self.excluded = {node for gate in gates for node in gate.nodes}
-        found = [self.convolution(node) or self.pool(node) for node in self.graph]
+        found = [
+            self.convolution(node) or self.pool(node) or self.resize(node) for node in self.graph
+        ]
         return [block for block in found if block is not None]
 
     def _operands(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:

@@ -7,9 +7,11 @@ import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, Described
-from ortkit.fusion.conv.chains import RULE, Chain, is_read_outside
+from ortkit.fusion.conv.borders import is_read_outside, nhwc_of, to_nhwc
+from ortkit.fusion.conv.chains import RULE, Chain
 from ortkit.fusion.conv.finder import PASS
-from ortkit.fusion.regions.lower import fused_name, import_fused
+from ortkit.fusion.conv.targets import target_of
+from ortkit.fusion.regions.lower import fused_name, import_fused, read_by
 from ortkit.graph.analysis.value_names import CHANNELS_LAST
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
@@ -27,23 +29,25 @@ def lower_chain(scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) 
     name = last.output.name or ""
     if not scope.log.claim(PASS, RULE, name, describe(last.convs[0])):
         return False
-    read = {value for node in chain.nodes for value in node.inputs if value is not None}
-    lowering = _Lowering(scope, chain.nodes, replaced)
+    read = read_by(chain.nodes)
+    lowering = _Lowering(scope, chain, replaced)
     for block, described in zip(chain.blocks, chain.described, strict=True):
         lowering.put(block, described)
-    for block in reversed(chain.blocks):
-        scope.drop_if_unused(block.last)
+    for node in (*(block.last for block in reversed(chain.blocks)), *chain.spared):
+        if node.graph is not None:
+            scope.drop_if_unused(node)
     for value in read:
         scope.drop_initializer(value)
     return True
 
 
 class _Lowering:
-    def __init__(
-        self, scope: Scope, inside: frozenset[ir.Node], replaced: dict[ir.Value, ir.Value]
-    ) -> None:
+    def __init__(self, scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) -> None:
         self.scope = scope
-        self.inside = inside
+        self.inside = chain.nodes
+        self.spared = frozenset(chain.spared)
+        self.kept = self.inside - self.spared
+        self.spares = target_of(scope).spares
         self.replaced = replaced
         self.nhwc: dict[ir.Value, ir.Value] = {}
         """What a value is in NHWC."""
@@ -78,6 +82,10 @@ class _Lowering:
         scope, is_read = self.scope, is_read_outside(old, self.inside)
         scope.rename(new, f"{old.name}{CHANNELS_LAST}")
         self.nhwc[old] = new
+        for node in to_nhwc(old, self.kept):
+            if node in self.spared:
+                self.replaced[node.outputs[0]] = new
+                scope.replace(node.outputs[0], new)
         if is_read:
             back = self._back(block, new, f"{old.name}/nchw")
             scope.replace(old, back)
@@ -103,11 +111,17 @@ class _Lowering:
 
     def _nhwc(self, value: ir.Value, block: Block) -> ir.Value:
         if value not in self.nhwc:
-            perm = {"perm": TO_NHWC}
-            name = f"{value.name}{CHANNELS_LAST}"
-            made = self.scope.insert(block.last, "Transpose", [value], perm, name=name)
-            self.nhwc[value] = made[0]
+            self.nhwc[value] = self._entered(value, block)
         return self.nhwc[value]
+
+    def _entered(self, value: ir.Value, block: Block) -> ir.Value:
+        """Return a value of the graph in NHWC."""
+        source = nhwc_of(value)
+        if self.spares and source is not None:
+            return source
+        perm = {"perm": TO_NHWC}
+        name = f"{value.name}{CHANNELS_LAST}"
+        return self.scope.insert(block.last, "Transpose", [value], perm, name=name)[0]
 
     def _weights(self, described: Described, block: Block) -> list[ir.Value]:
         specs = described.signature.inputs[len(block.operands) :]

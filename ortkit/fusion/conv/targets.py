@@ -12,6 +12,7 @@ from ortkit.fusion.conv.bf16 import ProductWriter
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.blocks import CpuBlockFinder
 from ortkit.fusion.conv.bodies import BodyWriter, Described
+from ortkit.fusion.conv.borders import Borders
 from ortkit.fusion.conv.cost import ChainCost
 from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
 from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
@@ -33,21 +34,22 @@ class ConvTarget:
         describe: A block as kernels see it.
         block_cost: What a block costs before and after.
         border_cost: Nanoseconds that a value takes that changes its layout.
+        spares: Whether Transposes of the graph around a chain go away with it.
     """
 
     find: Callable[[Scope, ir.Graph, _Nodes, _Nodes], list[Block]]
     describe: Callable[[Scope, Block], Described]
     block_cost: Callable[[Scope, Block], ChainCost]
     border_cost: Callable[[Scope, ir.Value], float]
+    spares: bool = False
 
-    def chain_cost(
-        self, scope: Scope, blocks: Sequence[Block], borders: Sequence[ir.Value]
-    ) -> ChainCost:
-        """Return what `blocks` cost, `borders` being the values that change their layout."""
+    def chain_cost(self, scope: Scope, blocks: Sequence[Block], around: Borders) -> ChainCost:
+        """Return what `blocks` cost, with what changes its layout around them."""
         costs = [self.block_cost(scope, block) for block in blocks]
-        transposed = sum(self.border_cost(scope, value) for value in borders)
+        spared = sum(self.border_cost(scope, node.outputs[0]) for node in around.spared)
+        changed = sum(self.border_cost(scope, value) for value in around.changed)
         return ChainCost(
-            sum(one.before for one in costs), sum(one.after for one in costs) + transposed,
+            sum(one.before for one in costs) + spared, sum(one.after for one in costs) + changed,
             min(one.least for one in costs),
         )  # fmt: skip
 
@@ -76,5 +78,5 @@ def _find_cuda(scope: Scope, graph: ir.Graph, refused: _Nodes, _: _Nodes) -> lis
     return CudaBlockFinder.find(scope, graph, refused)
 
 
-ON_CPU = ConvTarget(_find, describe_block, cost.block_cost, cost.border_cost)
+ON_CPU = ConvTarget(_find, describe_block, cost.block_cost, cost.border_cost, spares=True)
 ON_CUDA = ConvTarget(_find_cuda, describe_cuda_block, cuda_cost.block_cost, cuda_cost.border_cost)

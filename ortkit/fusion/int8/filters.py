@@ -9,7 +9,7 @@ Kernels see images as NHWC, so that chains of them need no Transpose; see `fusio
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from ortkit.fusion.int8.chain import Chain, End
 from ortkit.fusion.int8.products import (
     Array,
     Finder,
+    Grid,
     IntegerProduct,
     Sizes,
     Weights,
@@ -26,6 +27,7 @@ from ortkit.fusion.int8.products import (
     grid_of,
     quotient,
 )
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
@@ -143,14 +145,17 @@ class _Finder(Finder):
         if scales is None or block or (scales.ndim and axis):
             raise RefusedError("its scales are not one for each filter")
         source, grid = x
+        source, weight, before = self._padded(source, grid, weight)
         scale, bias, added = np.asarray(grid.scale * scales, np.float32), self.input(2), None
         if bias is not None:
             added = self.whole_bias(bias, scale, weight)
             if added is None:
                 raise RefusedError("its bias has another scale than its sums, or is no constant")
-        return self._convolution(
-            self.made(source, grid.zero, weight, scale, added=added, is_merged=True)
-        )
+        found = self.made(
+            source, grid.zero, weight, scale, added=added, is_merged=True,
+            nodes=(*before, self.node),
+        )  # fmt: skip
+        return self._convolution(found)
 
     def of_operator(self) -> IntegerProduct:
         """QLinearConv."""
@@ -178,6 +183,8 @@ class _Finder(Finder):
         ]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise RefusedError("its images are of unknown size")
+        if all(size == 1 for size in (sizes[1], sizes[2])):
+            raise RefusedError("its images are single pixels")
         return found
 
     def _filters(self, value: ir.Value | None, zero: ir.Value | None) -> Filters:
@@ -191,6 +198,59 @@ class _Finder(Finder):
         if groups != 1 and (groups != columns or depth != 1):
             raise RefusedError("it has groups of several channels")
         return Filters(value, middle, window, groups != 1)
+
+    def _padded(
+        self, source: ir.Value, grid: Grid, weight: Filters
+    ) -> tuple[ir.Value, Filters, tuple[ir.Node, ...]]:
+        """Return what is convolved without a Pad of zeros in front, whose pads the window takes.
+
+        What is padded is rounded to the grid that it had, which changes no number.
+        """
+        nothing = source, weight, ()
+        rounding = source.producer()
+        if rounding is None or not is_op(rounding, "QuantizeLinear"):
+            return nothing
+        pad = None if rounding.inputs[0] is None else rounding.inputs[0].producer()
+        if pad is None or pad.op_type != "Pad" or pad.domain:
+            return nothing
+        wide = dequantized(self.scope, pad.inputs[0])
+        pads = self._zeros_around(pad)
+        values = (self.input(0), source, pad.outputs[0], *pad.inputs[:1])
+        if wide is None or wide[1] != grid or pads is None:
+            return nothing
+        if not all(value is not None and is_read_once(value) for value in values):
+            return nothing
+        widening = None if pad.inputs[0] is None else pad.inputs[0].producer()
+        wanted = tuple(a + b for a, b in zip(weight.window.pads, pads, strict=True))
+        window = replace(weight.window, pads=(wanted[0], wanted[1], wanted[2], wanted[3]))
+        assert widening is not None
+        return wide[0], replace(weight, window=window), (widening, pad, rounding)
+
+    def _zeros_around(self, pad: ir.Node) -> tuple[int, ...] | None:
+        """Return the top, left, bottom and right pads of zeros; None for any other Pad."""
+        mode = pad.attributes.get("mode")
+        numbers = self.scope.array(pad.inputs[1], 2 * _RANK) if len(pad.inputs) > 1 else None
+        if numbers is None or numbers.size != 2 * _RANK:
+            return None
+        if mode is not None and mode.as_string() != "constant":
+            return None
+        if any(value is not None for value in pad.inputs[3:]):
+            return None
+        if not self._is_zero(pad.inputs[2] if len(pad.inputs) > 2 else None):
+            return None
+        around = [int(number) for number in numbers.flat]
+        if min(around) < 0 or any(around[axis] or around[axis + _RANK] for axis in (0, 1)):
+            return None
+        return around[2], around[3], around[6], around[7]
+
+    def _is_zero(self, value: ir.Value | None) -> bool:
+        """Say whether a value that may be absent is the number 0, quantized or not."""
+        if value is None:
+            return True
+        wide = dequantized(self.scope, value)
+        number = self.scope.array(value if wide is None else wide[0], 1)
+        zero = 0 if wide is None else wide[1].zero
+        return number is not None and number.size == 1 and bool(number.reshape(()) == zero)
 
     def _window(self) -> Window:
         x, node = self.input(0), self.node

@@ -72,6 +72,8 @@ def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused
     before = _before(search, anchor, node)
     if before is None:
         return None
+    if anchor.in_place and not search.in_place:
+        return Refused("sizes of results that follow from values")
     if not _is_known(search.scope, node):
         return Refused("operands of unknown shape")
     choices = _choices(search, anchor, node, before)

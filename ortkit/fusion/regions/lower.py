@@ -36,7 +36,7 @@ def lower_region(
     if not scope.log.claim(PASS, region.kind, region.at, describe(region.anchor)):
         return False
     model, graph = scope.model, region.anchor.graph
-    written = _read_by(region.nodes)
+    written = read_by(region.nodes)
     identifier = (DOMAIN, signature.op_type, "")
     if identifier not in model.functions:
         model.functions[identifier] = _function(scope, signature)
@@ -62,7 +62,7 @@ def lower_region(
     return True
 
 
-def _read_by(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
+def read_by(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
     """Return what nodes read, and what is only read to make that of constants."""
     found: dict[ir.Value, None] = {}
     pending = [value for node in nodes for value in node.inputs if value is not None]

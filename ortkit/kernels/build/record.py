@@ -148,4 +148,5 @@ def _image(record: Mapping[str, Any], files: Mapping[str, Path]) -> Image:
         int(record["variant"]),
         int(record["step"]),
         files[record["path"]],
+        bool(record["waits"]),
     )

@@ -14,9 +14,10 @@ from ortkit.kernels.link.csource import c_extent, c_extents, c_list, c_text
 from ortkit.kernels.link.manifest_cuda import ImageFile, images_source, kernel_source
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
+from ortkit.kernels.value_sizes import value_sizes
 from ortkit.targets.cpu import LEVELS
 
-MANIFEST_VERSION = 6
+MANIFEST_VERSION = 8
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
@@ -73,7 +74,8 @@ def manifest_source(
     for op in {op.cpu.symbol: op for op in ordered if op.cpu is not None}.values():
         assert op.cpu is not None
         tensors = (*op.signature.inputs, *op.signature.outputs)
-        parts.append(call_source(op.cpu.symbol, len(tensors), len(symbols_of(tensors))))
+        sizes, refuses = len(symbols_of(tensors)), bool(value_sizes(op.signature))
+        parts.append(call_source(op.cpu.symbol, len(tensors), sizes, refuses=refuses))
     answers = {_launch(op).inplace for op in ordered} - {()}
     parts += [pairs_source(pairs) for pairs in sorted(answers)]
     for number, op in enumerate(ordered):
@@ -92,15 +94,25 @@ def manifest_source(
     return "\n".join(parts) + "\n"
 
 
-def call_source(symbol: str, tensors: int, sizes: int) -> str:
-    """Return the adapter from the shim's arrays to the kernel's parameters."""
+def call_source(symbol: str, tensors: int, sizes: int, *, refuses: bool = False) -> str:
+    """Return the adapter from the shim's arrays to the kernel's parameters.
+
+    Args:
+        symbol: The kernel's.
+        tensors: How many it has.
+        sizes: Likewise.
+        refuses: Whether it writes a code for a run that it refuses.
+    """
     parameters = "void*, " * tensors + "int64_t, " * sizes
     arguments = "".join(f"data[{index}], " for index in range(tensors))
     arguments += "".join(f"sizes[{index}], " for index in range(sizes))
+    body = f"return {symbol}({arguments}begin, end);"
+    if refuses:
+        body = f"int32_t code = 0;\n  {symbol}({arguments}begin, end, &code);\n  return code;"
     return (
-        f"int32_t {symbol}({parameters}int64_t, int64_t);\n"
+        f"int32_t {symbol}({parameters}int64_t, int64_t{', int32_t*' if refuses else ''});\n"
         f"static int32_t call_{symbol}(char* const* data, const int64_t* sizes, int64_t begin, "
-        f"int64_t end) {{\n  (void)sizes;\n  return {symbol}({arguments}begin, end);\n}}\n"
+        f"int64_t end) {{\n  (void)sizes;\n  {body}\n}}\n"
     )
 
 
@@ -166,6 +178,15 @@ def op_source(
         lines += c_extents(f"{name}_dims{index}", dims, symbols)
     rows = (_tensor_source(t, f"{name}_dims{i}") for i, t in enumerate(tensors))
     lines.append(f"static const OrtkitTensor {name}_tensors[] = {{{', '.join(rows)}}};")
+    told = value_sizes(signature)
+    if told:
+        lines += c_extents(f"{name}_least", [one.least for one in told], symbols)
+        sizes = (
+            f"{{{symbols.index(one.symbol)}, {c_extent(f'{name}_least', number, one.least)}, "
+            f"{one.tensor}}}"
+            for number, one in enumerate(told)
+        )
+        lines.append(f"static const OrtkitValueSize {name}_values[] = {{{', '.join(sizes)}}};")
     places = [f"s{index}" for index in range(len(symbols))]
     lines += c_extents(f"{name}_units", launch.units, places)
     lines += c_extents(f"{name}_points", [launch.points], places)
@@ -174,7 +195,8 @@ def op_source(
     lines.append(
         f"#define OP_{number} {{{c_text(label or signature.op_type)}, {c_text(signature.key)}, "
         f"{len(symbols)}, {name}_symbols, {len(signature.inputs)}, {len(signature.outputs)}, "
-        f"{name}_tensors, {len(launch.units)}, {name}_units, "
+        f"{name}_tensors, {len(told)}, {f'{name}_values' if told else 'NULL'}, "
+        f"{len(launch.units)}, {name}_units, "
         f"{c_extent(f'{name}_points', 0, launch.points)}, "
         f"{launch.picoseconds_per_point}, {launch.shared_nanoseconds}, "
         f"{launch.slice_picoseconds}, "

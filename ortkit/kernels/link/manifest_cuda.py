@@ -163,7 +163,7 @@ def _step_source(
     )
     lines.append(f"static const OrtkitArgument {name}_arguments[] = {{{arguments}}};")
     code = ", ".join(
-        f"{{{one.architecture}, {int(one.is_ptx)}, {files[one.path].name}}}"
+        f"{{{one.architecture}, {int(one.is_ptx)}, {files[one.path].name}, {int(one.waits)}}}"
         for one in sorted(images, key=lambda one: (one.is_ptx, one.architecture))
     )
     lines.append(f"static const OrtkitImage {name}_images[] = {{{code}}};")

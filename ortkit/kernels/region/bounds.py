@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, solvable_symbols
+from ortkit.kernels.value_sizes import value_sizes
 from ortkit.refusal import Refused
 
 # The bounds of custom_ops/native/manifest.h.
@@ -22,6 +23,7 @@ def exceeds_bounds(signature: RegionSignature) -> Refused | None:
     if max(len(tensor.shape) for tensor in tensors) > MAX_RANK:
         return Refused(f"a tensor of more than {MAX_RANK} dims")
     known = solvable_symbols(signature.inputs)
+    known |= {one.symbol for one in value_sizes(signature)}
     if len(known) > MAX_SYMBOLS:
         return Refused(f"{len(known)} named sizes, at most {MAX_SYMBOLS} are supported")
     for tensor in tensors:

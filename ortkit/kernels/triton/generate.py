@@ -56,6 +56,7 @@ def _variant(signature: RegionSignature, space: Space, config: Config) -> Varian
                 grid=stage.grid(space, config),
                 warps=config.warps,
                 stages=config.stages,
+                is_light=True,
             )
         )
     return VariantSource(

@@ -29,6 +29,8 @@ class StepSource:
         maps: Of tensors, that parameters are.
         is_gluon: Whether the module is Gluon's Triton, which says itself where each value lies.
         workers: Additional warps that a kernel in Gluon gives roles of their own.
+        is_light: Whether blocks of the next launch may share a multiprocessor with this one's
+            from the beginning on.
     """
 
     entry: str
@@ -42,6 +44,7 @@ class StepSource:
     maps: tuple[TensorMap, ...] = ()
     is_gluon: bool = False
     workers: int = 0
+    is_light: bool = False
 
     def step(self, shared_bytes: int, symbols: tuple[str, ...]) -> Step:
         """Return how it is launched."""

@@ -14,7 +14,8 @@ from onnx import helper
 
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, Described
-from ortkit.fusion.conv.chains import Chain, is_read_outside
+from ortkit.fusion.conv.borders import is_read_outside
+from ortkit.fusion.conv.chains import Chain
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.fusion.regions.region import FusedRegion

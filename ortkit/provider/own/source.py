@@ -21,10 +21,12 @@ _WRITERS = ("source.py", "writer.py", "sizes.py", "scratch.py")
 _PRELUDE = """#include "kernel.h"
 
 #include <stdatomic.h>
+#include <unistd.h>
 
 #define SLICE_PICOSECONDS 16e6
 #define SLICE_SHARE 4
 #define VECTOR 64
+#define SLICES_PER_CORE 2
 
 typedef int32_t (*Call)(char* const* data, const int64_t* sizes, int64_t begin, int64_t end);
 typedef struct Work {
@@ -44,6 +46,20 @@ static void run_slice(void* user, size_t index) {
   if (code != 0) atomic_store_explicit(&work->failure, code, memory_order_relaxed);
 }
 
+static int64_t even_slice(int64_t units, int64_t slice) {
+  static atomic_long known;
+  long cores = atomic_load_explicit(&known, memory_order_relaxed);
+  if (cores == 0) {
+    cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (cores < 1) cores = 1;
+    atomic_store_explicit(&known, cores, memory_order_relaxed);
+  }
+  int64_t slices = (units - 1) / slice + 1;
+  if (slices > SLICES_PER_CORE * cores) slices = SLICES_PER_CORE * cores;
+  if (slices > cores) slices -= slices % cores;
+  return (units - 1) / slices + 1;
+}
+
 static inline int32_t run_step(OrtkitKernelContext* context, Call call, char* const* data,
                                const int64_t* sizes, int64_t units, int64_t points,
                                int64_t picoseconds, int64_t shared_nanoseconds,
@@ -56,7 +72,8 @@ static inline int32_t run_step(OrtkitKernelContext* context, Call call, char* co
   const double least = extra > SLICE_PICOSECONDS ? extra : SLICE_PICOSECONDS;
   if (unit * (double)units > least) {
     int64_t slice = (int64_t)(least / unit) + 1;
-    if (points == 1 && slice > VECTOR) slice = (slice + VECTOR - 1) / VECTOR * VECTOR;
+    if (slice_picoseconds != 0) slice = even_slice(units, slice);
+    else if (points == 1 && slice > VECTOR) slice = (slice + VECTOR - 1) / VECTOR * VECTOR;
     if (slice < units) work.slice = slice;
   }
   if (work.slice == units) {

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from ortkit.verify.kernels.blocks import Operand
+from ortkit.verify.kernels.cached_rows import cached_rows
 from ortkit.verify.kernels.inputs import (
     EIGHT_BITS,
     ORDINARY,
@@ -58,7 +59,7 @@ class Cases:
         if special >= 0 and _elements(kernel.cases[special]) > _SPECIAL_ELEMENTS:
             special = 0
         self._special = special
-        self._packed = packed_rows(function)
+        self._agreeing = packed_rows(function) or cached_rows(function)
 
     def order(self) -> Iterator[tuple[int, Kind, bool]]:
         """Yield numbers of cases, kinds of values, and whether they are required.
@@ -88,15 +89,18 @@ class Cases:
     def inputs(self, number: int, kind: Kind) -> list[Operand]:
         """Return values for all inputs of a case."""
         values = list(self._inputs(number, kind))
-        return values if self._packed is None else self._packed.agree(values, number)
+        return values if self._agreeing is None else self._agreeing.agree(values, number)
 
     def _fits(self, case: CaseSizes) -> bool:
         """Say whether there are inputs of these sizes; none are constants if they must agree."""
-        return self._packed is None or self._packed.fits(case.shapes)
+        return self._agreeing is None or self._agreeing.fits(case.shapes)
 
     def _inputs(self, number: int, kind: Kind) -> Iterator[Operand]:
         few = self._kernel.rows
-        shapes = iter(self._kernel.cases[number].shapes if few is None else few.shapes)
+        given = self._kernel.cases[number].shapes if few is None else few.shapes
+        if self._agreeing is not None:
+            given = tuple(self._agreeing.sizes(given, number))
+        shapes = iter(given)
         specs = zip(self._kernel.inputs, self._constants, strict=True)
         for index, (spec, constant) in enumerate(specs):
             if constant is not None:

@@ -39,8 +39,6 @@ SECONDS: Mapping[Level, float] = {"quick": 2.0, "full": 300.0}
 #: Seconds of processor time that Triton's interpreter has for the sizes of one kernel that are not
 #: required (all kernels together have no more than `SECONDS`), and after which it is interrupted.
 _INTERPRETED: Mapping[Level, tuple[float, float]] = {"quick": (0.5, 6.0), "full": (20.0, 60.0)}
-#: Cores of a process: numpy's products in float64 use several.
-_CORES = 2
 _NO_LIBRARY = "there is no kernel library"
 
 
@@ -155,7 +153,7 @@ class _Check:
         self, orders: Sequence[Order], folder: Path, seconds: float, most_seconds: float
     ) -> list[tuple[Order, KernelRow]]:
         """Run kernels, in several processes where there are cores for them."""
-        count = max(1, min(len(orders), cpu_limits().whole // _CORES))
+        count = min(len(orders), cpu_limits().whole)
         parts = [orders[number::count] for number in range(count)]
 
         def rows_of(number: int) -> list[KernelRow]:

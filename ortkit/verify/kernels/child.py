@@ -217,9 +217,14 @@ class Check:
     def _try_rows(self, ways: Ways, reference: Reference, group: RowGroup, cases: Cases) -> None:
         """Run a large kernel on a batch of rows of several kinds, in every way."""
         parts = [cases.inputs(0, kind) for kind in group.kinds]
+        given = parts
+        if len(parts) > 1:
+            count = group.job.rows
+            parts = [group.row(each, number % count) for number, each in enumerate(parts)]
+            given = list(group.chunks(parts))
         self.tell(Step(self.number, "body", 0))
         try:
-            bodies = [ways.body.run(operands) for operands in parts]
+            bodies = [ways.body.run(operands) for operands in given]
         except Exception as error:  # noqa: BLE001  no such run
             self.skipped += 1
             self.why_skipped = one_line(error)
@@ -227,10 +232,15 @@ class Check:
         self.tried += 1
         expected = [
             Expected(reference, *each, is_number_for_nan=ways.body.is_number_for_nan)
-            for each in zip(parts, bodies, strict=True)
+            for each in zip(given, bodies, strict=True)
         ]
         for each in expected:
             self._say_precision(each)
+        if len(parts) > 1:
+            axes, count = group.job.outputs, group.job.rows
+            rows_of = [divmod(number, count) for number in range(len(parts))]
+            expected = [expected[chunk].row(number, axes) for chunk, number in rows_of]
+            group = group.thinned
         operands = group.operands(parts)
         shapes = ", ".join(str(list(x.array.shape)) for x in operands if not x.is_constant)
 

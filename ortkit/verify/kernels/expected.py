@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import partial
 
 import numpy as np
 
@@ -36,7 +38,8 @@ class Expected:
         self._is_number_for_nan = is_number_for_nan
         self._reference = reference
         self._inputs = [each.wide for each in operands]
-        self._body = body
+        self._body = list(body)
+        self._taken: Callable[[Sequence[np.ndarray]], list[np.ndarray]] = list
         self.precision = FLOAT64
         try:
             self._exact = reference(self._inputs)
@@ -49,6 +52,19 @@ class Expected:
     def _replace(self, reason: str) -> None:
         self._exact = list(self._body)
         self.precision = f"working precision: {reason}"
+
+    def row(self, number: int, axes: Sequence[int | None]) -> Expected:
+        """Return one row of the results.
+
+        Args:
+            number: The row's.
+            axes: By output, the axis that rows are along; None where there is none.
+        """
+        found = copy(self)
+        take = partial(_row_of, number=number, axes=axes)
+        found._exact, found._body = take(self._exact), take(self._body)
+        found._taken = take
+        return found
 
     def judge(self, got: Sequence[np.ndarray], roundings: float) -> Iterator[Found]:
         """Yield the comparison of each output.
@@ -66,9 +82,16 @@ class Expected:
 
     def _moved(self, epsilons: float, seed: int) -> Sequence[np.ndarray] | None:
         try:
-            return self._reference.moved(self._inputs, epsilons, seed)
+            return self._taken(self._reference.moved(self._inputs, epsilons, seed))
         except Exception:  # noqa: BLE001  then nothing is near a threshold
             return None
+
+
+def _row_of(
+    outputs: Sequence[np.ndarray], *, number: int, axes: Sequence[int | None]
+) -> list[np.ndarray]:
+    pairs = zip(outputs, axes, strict=True)
+    return [x if axis is None else np.take(x, [number], axis) for x, axis in pairs]
 
 
 def _with_nan(result: np.ndarray, exact: np.ndarray, body: np.ndarray) -> np.ndarray:

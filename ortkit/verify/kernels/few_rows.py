@@ -1,10 +1,15 @@
-"""Kernels of fixed sizes whose body computes each row on its own: the body for fewer rows."""
+"""Kernels of fixed sizes whose body computes each row on its own: the body for fewer rows.
+
+Rows are samples of a batch, or where that leaves less the tokens of all samples: a product and a
+norm compute each of both on its own, attention only the samples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Self
 
 import onnx
 import onnx_ir as ir
@@ -20,6 +25,8 @@ _ELEMENTS = 1 << 19
 _LARGE = 1 << 21
 #: Rows of as many kinds of values fit into a batch, where it has that many.
 _KINDS = 8
+#: The axes that rows may be along: of samples, and of tokens.
+_AXES = (0, 1)
 #: Fewer rows than these would be taken for ones that are broadcast.
 _FEWEST = 2
 
@@ -56,39 +63,114 @@ def few_rows(kernel: KernelNode) -> FewRows | None:
     elements = sum(_elements(shape) for shape in (*given, *outputs)) if is_fixed else 0
     if elements < _LARGE:
         return None
-    model = ir.from_proto(_body_model(kernel))
+    found = [few for axis in _AXES if (few := _few_along(kernel, axis, elements)) is not None]
+    return min(found, key=lambda few: few.rows / few.batch, default=None)
+
+
+def _few_along(kernel: KernelNode, axis: int, elements: int) -> FewRows | None:
+    """Return a kernel with its body for fewer rows along an axis, if there is one."""
+    turned = _Turned.of(kernel, axis)
+    if turned is None:
+        return None
+    model = ir.from_proto(turned.model(kernel))
     batch = fixed_batch(model)
     if batch <= _FEWEST:
         return None
     rows = max(_FEWEST, min(_ELEMENTS * batch // elements, batch // _KINDS))
     cut = cut_batch(model, rows)
-    return _few(kernel, model, cut) if isinstance(cut, Cut) else None
+    return _few(kernel, turned, model, cut) if isinstance(cut, Cut) else None
 
 
 def _elements(shape: Sequence[Size]) -> int:
     return prod(size for size in shape if isinstance(size, int))
 
 
-def _body_model(kernel: KernelNode) -> onnx.ModelProto:
-    """Return the body as a model, whose constants are initializers."""
-    function = kernel.function
-    inputs, initializers = [], []
-    for name, each in zip(function.input, kernel.inputs, strict=True):
-        if each.constant is None:
-            inputs.append(_described(name, each.dtype, each.shape))
-        else:
-            tensor = ir.serde.serialize_tensor(each.constant)
-            tensor.name = name
-            initializers.append(tensor)
-    outputs = [
-        _described(name, dtype, shape)
-        for name, shape, dtype in zip(
-            function.output, kernel.outputs, kernel.output_types, strict=True
-        )
-    ]
-    graph = helper.make_graph(list(function.node), "body", inputs, outputs, initializers)
-    opsets = [helper.make_opsetid(*opset) for opset in kernel.opsets]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=kernel.ir_version)
+@dataclass(frozen=True)
+class _Turned:
+    """A body some of whose tensors are transposed, so that an axis of theirs is the first one.
+
+    Args:
+        axis: That axis, 0 where none is.
+        names: By input and output that is transposed, its number of axes.
+    """
+
+    axis: int
+    names: Mapping[str, int]
+
+    @classmethod
+    def of(cls, kernel: KernelNode, axis: int) -> Self | None:
+        """Return it for an axis; None where the outputs have not all of them that axis alike."""
+        if axis == 0:
+            return cls(0, {})
+        leading = {tuple(shape or ())[: axis + 1] for shape in kernel.outputs}
+        if len(leading) != 1 or len(first := leading.pop()) <= axis:
+            return None
+        function = kernel.function
+        shapes = dict(zip(function.output, kernel.outputs, strict=True))
+        shapes |= {
+            name: each.shape
+            for name, each in zip(function.input, kernel.inputs, strict=True)
+            if each.constant is None
+        }
+        names = {
+            name: len(shape) for name, shape in shapes.items()
+            if shape is not None and tuple(shape)[: axis + 1] == first
+        }  # fmt: skip
+        return cls(axis, names)
+
+    def name(self, name: str) -> str:
+        """Return what a tensor is called where the axis is the first one."""
+        return f"{name}/turned" if name in self.names else name
+
+    def shape(self, name: str, shape: Sequence[Size]) -> tuple[Size, ...]:
+        """Return a tensor's shape with the axis in front."""
+        return tuple(shape[at] for at in self._order(name)) if name in self.names else tuple(shape)
+
+    def own_axis(self, name: str, axis: int | None) -> int | None:
+        """Return the axis of a tensor as the kernel has it."""
+        return axis if axis is None or name not in self.names else self._order(name)[axis]
+
+    def to_own(self, name: str) -> onnx.NodeProto:
+        """Return the node that makes the tensor as the kernel has it."""
+        return self._transpose(name, self.name(name), name)
+
+    def from_own(self, name: str) -> onnx.NodeProto:
+        """Return the node that puts the axis in front."""
+        return self._transpose(name, name, self.name(name))
+
+    def _transpose(self, name: str, read: str, made: str) -> onnx.NodeProto:
+        # To exchange two axes is its own inverse.
+        return helper.make_node("Transpose", [read], [made], perm=self._order(name))
+
+    def _order(self, name: str) -> list[int]:
+        order = list(range(self.names[name]))
+        order[0], order[self.axis] = self.axis, 0
+        return order
+
+    def model(self, kernel: KernelNode) -> onnx.ModelProto:
+        """Return the body as a model, whose constants are initializers."""
+        function = kernel.function
+        inputs, initializers = [], []
+        for name, each in zip(function.input, kernel.inputs, strict=True):
+            if each.constant is None:
+                shape = self.shape(name, each.shape)
+                inputs.append(_described(self.name(name), each.dtype, shape))
+            else:
+                tensor = ir.serde.serialize_tensor(each.constant)
+                tensor.name = name
+                initializers.append(tensor)
+        outputs = [
+            _described(self.name(name), dtype, None if shape is None else self.shape(name, shape))
+            for name, shape, dtype in zip(
+                function.output, kernel.outputs, kernel.output_types, strict=True
+            )
+        ]
+        before = [self.to_own(name) for name in function.input if name in self.names]
+        after = [self.from_own(name) for name in function.output if name in self.names]
+        nodes = [*before, *function.node, *after]
+        graph = helper.make_graph(nodes, "body", inputs, outputs, initializers)
+        opsets = [helper.make_opsetid(*opset) for opset in kernel.opsets]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=kernel.ir_version)
 
 
 def _described(
@@ -98,7 +180,7 @@ def _described(
     return helper.make_tensor_value_info(name, 0 if dtype is None else dtype.value, sizes)
 
 
-def _few(kernel: KernelNode, model: ir.Model, cut: Cut) -> FewRows | None:
+def _few(kernel: KernelNode, turned: _Turned, model: ir.Model, cut: Cut) -> FewRows | None:
     """Return what a cut of the body's model says; None where it is not known where rows are."""
     known = {name for name in kernel.function.input if name}
     axes = row_axes(model, cut)
@@ -111,9 +193,13 @@ def _few(kernel: KernelNode, model: ir.Model, cut: Cut) -> FewRows | None:
         if name not in known and value.const_value is not None:
             tensor = ir.serde.serialize_tensor(value.const_value)
             function.node.append(helper.make_node("Constant", [], [name], value=tensor))
+    function.node.extend(turned.from_own(name) for name in function.input if name in turned.names)
     function.node.extend(ir.to_proto(node) for node in cut.model.graph)
-    inputs = tuple(axes.get(name) for name in kernel.function.input)
-    outputs = tuple(axes[name] for name in kernel.function.output)
+    function.node.extend(turned.to_own(name) for name in function.output if name in turned.names)
+    inputs, outputs = (
+        tuple(turned.own_axis(name, axes.get(turned.name(name))) for name in names)
+        for names in (function.input, function.output)
+    )
     if None in outputs or all(axis is None for axis in inputs):
         return None
     few = replace(

@@ -64,12 +64,13 @@ def made_up(
     """
     random = np.random.default_rng(seed)
     if dtype == np.bool_:
-        return random.random(shape) < 0.5 if kind != "zeros" else np.zeros(shape, dtype)
+        chosen = random.random(shape) < 0.5 if kind != "zeros" else np.zeros(shape, dtype)
+        return np.asarray(chosen)
     if not is_floating(dtype):
         if kind == "zeros":
             return np.full(shape, max(0, least), dtype)
         low = max(least, 0) if dtype.kind == "u" else least
-        return random.integers(low, _MOST, shape).astype(dtype)
+        return np.asarray(random.integers(low, _MOST, shape), dtype)
     values = random.standard_normal(shape)
     match kind:
         case "large":
@@ -87,7 +88,7 @@ def made_up(
             values.reshape(-1)[places] = np.resize(put, count)
         case _:
             pass
-    return values.astype(dtype)
+    return np.asarray(values, dtype)  # numpy's arithmetic makes no array of a scalar
 
 
 def like_constant(constant: np.ndarray, seed: int) -> np.ndarray:

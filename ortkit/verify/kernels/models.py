@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import onnx_ir as ir
@@ -13,6 +13,7 @@ from ortkit.graph.constants import constant_tensor
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Size
 from ortkit.graph.walk import nodes_below, roots
+from ortkit.verify.kernels.cached_rows import cached_rows
 from ortkit.verify.kernels.ops_blocks import rounded_as_allowed
 
 #: The domain of fused operators; see `ortkit.kernels.signature`.
@@ -64,7 +65,8 @@ def _described(
     model: ir.Model, node: ir.Node, function: ir.Function, shapes: Shapes
 ) -> KernelNode:
     proto = ir.to_proto(function)
-    inputs, problem = [], ""
+    inputs: list[KernelInput] = []
+    problem = ""
     for value in node.inputs:
         shape = None if value is None else shapes.shape(value)
         dtype = None if value is None else shapes.dtype(value)
@@ -72,6 +74,10 @@ def _described(
             problem = "an input of unknown type or rank"
             break
         inputs.append(KernelInput(dtype, tuple(shape), constant_tensor(value)))
+    caches = None if problem else cached_rows(proto)
+    if caches is not None:
+        known = caches.known([each.shape for each in inputs])
+        inputs = [replace(each, shape=shape) for each, shape in zip(inputs, known, strict=True)]
     outputs = tuple(
         None if (shape := shapes.shape(value)) is None else tuple(shape) for value in node.outputs
     )

@@ -15,7 +15,9 @@ from ortkit.verify.kernels.ops_activations import (
     Softsign,
     Swish,
 )
+from ortkit.verify.kernels.ops_attention import GroupQueryAttention
 from ortkit.verify.kernels.ops_blocks import MatMulNBits, QLinearAdd
+from ortkit.verify.kernels.ops_resize import Resize
 from ortkit.verify.kernels.ops_rows import (
     ArgMax,
     ArgMin,
@@ -55,8 +57,21 @@ class CastLike(OpRun):
         return (x.astype(like.dtype),)
 
 
+class MatMul(OpRun):
+    """ONNX MatMul-13; many small matrices with one other are one large one, which is faster."""
+
+    op_domain = ""
+
+    def _run(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray]:
+        if a.ndim > 2 and b.ndim == 2:
+            made = a.reshape(-1, a.shape[-1]) @ b
+            return (made.reshape(*a.shape[:-1], b.shape[1]),)
+        return (np.matmul(a, b),)
+
+
 OPS: tuple[type[OpRun], ...] = (
-    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization, HardSwish,
-    LayerNormalization, LogSoftmax, MatMulNBits, MaxPool, Mean, Mish, QLinearAdd,
-    RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
+    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization,
+    GroupQueryAttention, HardSwish, LayerNormalization, LogSoftmax, MatMul, MatMulNBits, MaxPool,
+    Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign,
+    Sum, Swish,
 )  # fmt: skip

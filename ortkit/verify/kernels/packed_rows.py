@@ -1,7 +1,9 @@
 """Inputs of a kernel that computes packed rows: they have to agree with each other.
 
 A body that puts rows in their places, masks the others and takes the rows again is computed by
-its kernel without the others. So places, rows taken and mask of a case are made up together.
+its kernel without the others. So places, rows taken and mask of a case are made up together. In
+every other case two thirds of all positions have a row: where a sample has one, its result is that
+row's values, whatever the kernel does with scores.
 """
 
 from __future__ import annotations
@@ -33,6 +35,21 @@ class PackedRows:
     places: int
     indices: int
     mask: int
+
+    def sizes(self, shapes: Sequence[Sequence[int]], number: int) -> list[tuple[int, ...]]:
+        """Return the shapes of a case, of every other one with as many rows as tell something.
+
+        Args:
+            shapes: Of the inputs that are no constants; there are no others.
+            number: The case's.
+        """
+        before, positions = shapes[self.indices][1], prod(shapes[self.places])
+        rows = max(before, -(-2 * positions // 3)) if number % 2 else before
+        kept = (self.places, self.mask)
+        return [
+            tuple(shape) if at in kept or len(shape) < 2 else (shape[0], rows, *shape[2:])
+            for at, shape in enumerate(shapes)
+        ]
 
     def fits(self, shapes: Sequence[Sequence[int]]) -> bool:
         """Say whether there can be as many rows as that."""

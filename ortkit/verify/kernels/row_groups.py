@@ -6,7 +6,7 @@ For the process that runs kernels: it imports numpy only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,7 +38,7 @@ def kind_groups(
     together = [kind for kind in kinds if kind != _OTHER_CONSTANTS]
     for start in range(0, len(together), most):
         yield tuple(together[start : start + most])
-    if _OTHER_CONSTANTS in kinds:
+    if _OTHER_CONSTANTS in kinds and any(spec.constant is not None for spec in inputs):
         yield (_OTHER_CONSTANTS,)
 
 
@@ -72,6 +72,35 @@ class RowGroup:
             rows = np.concatenate([operand.array for operand in each], axis)
             whole.append(Operand(np.take(rows, self._order, axis)))
         return whole
+
+    @property
+    def thinned(self) -> RowGroup:
+        """The group with one row of each kind."""
+        return RowGroup(replace(self.job, rows=1), self.kinds)
+
+    def row(self, operands: Sequence[Operand], number: int) -> list[Operand]:
+        """Return one row of the inputs of a body for a few rows."""
+        pairs = zip(operands, self.job.inputs, strict=True)
+        return [
+            each if axis is None else Operand(np.take(each.array, [number], axis))
+            for each, axis in pairs
+        ]
+
+    def chunks(self, parts: Sequence[Sequence[Operand]]) -> Iterator[list[Operand]]:
+        """Yield inputs of the body for its few rows, each of another kind; the last is repeated.
+
+        Args:
+            parts: By kind, inputs of one row.
+        """
+        count = self.job.rows
+        for start in range(0, len(parts), count):
+            chunk = list(parts[start : start + count])
+            chunk += chunk[-1:] * (count - len(chunk))
+            yield [
+                each[0] if axis is None
+                else Operand(np.concatenate([operand.array for operand in each], axis))
+                for each, axis in zip(zip(*chunk, strict=True), self.job.inputs, strict=True)
+            ]  # fmt: skip
 
     def like_outputs(self, body: Arrays) -> list[np.ndarray]:
         """Return arrays without values, of the types and shapes of the kernel's outputs.

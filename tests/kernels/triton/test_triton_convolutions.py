@@ -31,7 +31,7 @@ from region_models import scope_of
 def signatures_of(
     proto: onnx.ModelProto, dtype: str = "float16"
 ) -> list[tuple[str, RegionSignature]]:
-    scope = scope_of(ir.from_proto(half(proto, dtype)))
+    scope = scope_of(ir.from_proto(half(proto, dtype)), kind="cuda")
     graph = scope.model.graph
     blocks = CudaBlockFinder.find(scope, graph)
     return [(one.kind, describe_cuda_block(scope, one).signature) for one in blocks]

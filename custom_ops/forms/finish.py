@@ -1,5 +1,4 @@
-"""The epilogue of a bfloat16 matmul in a region's body: a chain of pointwise steps, and
-results."""
+"""What follows a product whose results may be bfloat16: pointwise steps, and results."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from ortkit.kernels.signature import TensorSpec
 from ortkit.refusal import Refused, needed, refusals
 
 from .body import Body, integer
+from .casts import BFLOAT16, wide_input
 from .epilogue import Epilogue, Operand, Value, read_steps
-from .gemm_bf16_operands import BFLOAT16, wide_input
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""Reading a region as GroupQueryAttention over a cache: where its rows come from and go to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import onnx
+
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.refusal import Refused, needed, refusals
+
+from ..tvm.tile.registers import VECTOR
+from .attention_cpu import MOST_WIDTH, AttentionForm, Heads
+from .body import Body, integer
+
+# Rotated columns are computed in vectors of this many.
+_ROTATED = 8
+# Attributes that are read; any other has to be as these say: what it does by default.
+_READ = frozenset(
+    {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale"}
+)
+_DEFAULTS = {
+    "causal": (1,), "k_quant_type": (b"NONE",), "qk_output": (0,), "sliding_window_cache": (0,),
+    "smooth_softmax": (0, -1), "softcap": (0,), "v_quant_type": (b"NONE",),
+}  # fmt: skip
+_OPTIONAL = ("qk_norm_epsilon",)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Tables of a rotary embedding whose halves lie one after the other.
+
+    Args:
+        cos: The input float32 [positions, half].
+        sin: Likewise.
+        positions: How many there are.
+        half: Half of the columns that are rotated; the others stay.
+    """
+
+    cos: int
+    sin: int
+    positions: Extent
+    half: int
+
+
+@dataclass(frozen=True)
+class GroupedForm:
+    """softmax(scale Q K^T) V of new rows over a cache that gets them.
+
+    Args:
+        attention: What is computed; its K and V are the outputs that hold the cache.
+        k: Where the new keys lie.
+        v: Where the new values lie.
+        past: The inputs with the cache before: keys, values.
+        lengths: The input int32 [batch]: keys of each sample, its new ones included, less one.
+        total: The input int32 of one element: the most keys of a sample.
+        rotation: None for none.
+        window: How many keys a query sees, its own among them; 0: all.
+    """
+
+    attention: AttentionForm
+    k: Heads
+    v: Heads
+    past: tuple[int, int]
+    lengths: int
+    total: int
+    rotation: Rotation | None
+    window: int
+
+    @property
+    def share(self) -> int:
+        """Heads of Q for each of K and V."""
+        return self.attention.q.heads // self.attention.k.heads
+
+
+@refusals
+def read_grouped(signature: RegionSignature) -> GroupedForm | Refused | None:
+    """Return the region as one GroupQueryAttention; None if it is something else."""
+    body = Body(signature)
+    nodes = body.nodes("GroupQueryAttention", "com.microsoft")
+    if not nodes:
+        return None
+    node, *others = nodes
+    if others or len(body.function.node) > 1 or list(node.output) != list(body.function.output):
+        return Refused("more than one attention, or not all of its results")
+    if refused := _misfit(body, node):
+        return refused
+    inputs = [body.inputs.get(name) for name in [*node.input, *[""] * 9][:9]]
+    q, past_k, past_v, lengths, total = (inputs[at] for at in (0, 3, 4, 5, 6))
+    if q is None or past_k is None or past_v is None or lengths is None or total is None:
+        return Refused("attention without a cache, or without lengths")
+    heads = integer(node, "num_heads", 0), integer(node, "kv_num_heads", 0)
+    new_q, new_k, new_v = needed(_rows(body, heads, (q, inputs[1], inputs[2])))
+    if refused := _other_caches(signature, (past_k, past_v), new_k):
+        return refused
+    rotation = needed(_rotation(body, node, new_q.width))
+    first = len(signature.inputs)
+    k, v = (
+        Heads(first + 1 + n, True, new_k.heads, new_k.width, new_k.batch,
+              extent_of(spec.shape[2]), new_k.width)
+        for n, spec in enumerate(signature.outputs[1:])
+    )  # fmt: skip
+    scales = [float(each.f) for each in node.attribute if each.name == "scale"]
+    scale = (scales[0] if scales else 0.0) or 1.0 / sqrt(new_q.width)
+    attention = AttentionForm(signature, new_q, k, v, None, scale, is_causal=True)
+    window = max(0, integer(node, "local_window_size", -1))
+    return GroupedForm(
+        attention, new_k, new_v, (past_k, past_v), lengths, total, rotation, window
+    )  # fmt: skip
+
+
+def _misfit(body: Body, node: onnx.NodeProto) -> Refused | None:
+    """Say what the operator does that no kernel does, and which types there are no kernels for."""
+    if any(node.input[9:]):
+        return Refused("attention with places, a bias, sinks, scales or norms of its own")
+    if len(node.output) != 3:
+        return Refused("attention without caches as results, or with scores")
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.name in (*_READ, *_OPTIONAL):
+            continue
+        if value not in _DEFAULTS.get(attribute.name, ()):
+            return Refused(f"attention with attribute {attribute.name!r}")
+    if integer(node, "rotary_interleaved", 0):
+        return Refused("attention with neighbouring columns rotated")
+    names = {name for name in (*node.input[:5], *node.input[7:9]) if name}
+    specs = [body.signature.inputs[body.inputs[name]] for name in names if name in body.inputs]
+    if any(spec.dtype != "float32" for spec in (*specs, *body.signature.outputs)):
+        return Refused("attention of something else than float32")
+    return None
+
+
+def _rows(
+    body: Body, heads: tuple[int, int], tensors: tuple[int, int | None, int | None]
+) -> tuple[Heads, Heads, Heads] | Refused:
+    """Return where the new rows of Q, K and V lie: in one tensor, or in one each."""
+    (count, kv_count), (q, k, v) = heads, tensors
+    shapes = [None if at is None else body.signature.inputs[at].shape for at in tensors]
+    first = shapes[0]
+    if first is None or count < 1 or kv_count < 1 or count % kv_count:
+        return Refused("attention of heads that do not fit each other")
+    is_packed = k is None and v is None
+    parts = count + 2 * kv_count if is_packed else count
+    if len(first) != 3 or not isinstance(first[2], int) or first[2] % parts:
+        return Refused("attention of columns that are no whole heads")
+    width, pitch = first[2] // parts, first[2]
+    if width % VECTOR or not 0 < width <= MOST_WIDTH:
+        return Refused(
+            f"attention of heads of {width}, no multiple of {VECTOR} up to {MOST_WIDTH}"
+        )
+    batch, length = extent_of(first[0]), extent_of(first[1])
+    if is_packed:
+        starts = 0, count * width, (count + kv_count) * width
+        return (
+            Heads(q, False, count, width, batch, length, pitch, starts[0]),
+            Heads(q, False, kv_count, width, batch, length, pitch, starts[1]),
+            Heads(q, False, kv_count, width, batch, length, pitch, starts[2]),
+        )
+    wanted = (*first[:2], kv_count * width)
+    if k is None or v is None or any(shape != wanted for shape in shapes[1:]):
+        return Refused("attention whose operands are not known to have equal sizes")
+    return (
+        Heads(q, False, count, width, batch, length, pitch),
+        Heads(k, False, kv_count, width, batch, length, kv_count * width),
+        Heads(v, False, kv_count, width, batch, length, kv_count * width),
+    )
+
+
+def _other_caches(signature: RegionSignature, past: tuple[int, int], new: Heads) -> Refused | None:
+    """Say whether caches are of other shapes than a kernel can tell in a run."""
+    shapes = [signature.inputs[at].shape for at in past]
+    made = [spec.shape for spec in signature.outputs[1:]]
+    if shapes[0] != shapes[1] or len(shapes[0]) != 4:
+        return Refused("attention whose caches differ")
+    batch, heads, _, width = shapes[0]
+    if extent_of(batch) != new.batch or heads != new.heads:
+        return Refused("attention whose caches are not known to fit")
+    if isinstance(width, int) and width != new.width:
+        return Refused("attention whose caches have heads of another width")
+    wanted = signature.inputs[new.tensor].shape[0], new.heads, new.width
+    if any((each[0], each[1], each[3]) != wanted for each in made):
+        return Refused("attention whose new caches are not known to fit")
+    return None
+
+
+def _rotation(body: Body, node: onnx.NodeProto, width: int) -> Rotation | Refused | None:
+    if not integer(node, "do_rotary", 0):
+        return None
+    tables = [body.inputs.get(name) for name in [*node.input, *[""] * 9][7:9]]
+    cos, sin = tables
+    if cos is None or sin is None:
+        return Refused("attention whose tables of angles are computed in the region")
+    shape = body.signature.inputs[cos].shape
+    half = shape[-1]
+    if shape != body.signature.inputs[sin].shape or len(shape) != 2 or not isinstance(half, int):
+        return Refused("attention with tables of angles of unknown size")
+    if half % _ROTATED or not 0 < 2 * half <= width:
+        return Refused(f"attention that rotates {2 * half} columns of {width}")
+    return Rotation(cos, sin, extent_of(shape[0]), half)

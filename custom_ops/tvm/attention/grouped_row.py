@@ -1,0 +1,244 @@
+"""One new row of GroupQueryAttention: the heads that share keys, each by itself.
+
+A score is a sum over the lanes of a vector, so lanes are columns of a key. With queries in lanes
+most would have no work. Sixteen keys are summed at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.region.vectormath import exp_nonpositive
+from ortkit.kernels.tvm.emit import NEAREST
+
+from ..tile.gemm_tile import accumulators, multiply_add
+from ..tile.registers import VECTOR, Tile
+from .grouped_block import GroupedPlaces
+from .operand_layout import LOWEST
+from .tiles import Tiling, fill, sums_of, vector_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ..tile.emitter import TileEmitter
+
+#: Heads that share keys, at most; more fill enough lanes of a block.
+MOST_SHARED = 8
+# Keys of a block, and rows and vectors of a tile of results.
+_KEYS, _ROWS, _VECTORS = 512, 4, 4
+# How many keys ahead keys and values are asked for.
+_AHEAD = 16
+
+
+@dataclass
+class OneRow:
+    """The emission of the one new row of a unit.
+
+    Args:
+        places: Where the operands lie.
+        tiles: Of the processor level.
+    """
+
+    places: GroupedPlaces
+    tiles: Tiling
+    _queries: Buffer = field(init=False)  # [head, width], scaled
+    _scores: Buffer = field(init=False)  # [head, key], and then their exponentials
+    _sums: Buffer = field(init=False)  # [head, width]: of values
+    _largest: Buffer = field(init=False)  # [head]: of the scores before a block
+    _larger: Buffer = field(init=False)  # [head, lane]: of a block's scores
+    _total: Buffer = field(init=False)  # [head, lane]: of exponentials
+
+    def __post_init__(self) -> None:
+        e, share, width = self.e, self._share, self._width
+        self._queries, self._sums = e.scratch(share * width), e.scratch(share * width)
+        self._scores, self._largest = e.scratch(share * _KEYS), e.scratch(share)
+        self._larger, self._total = e.scratch(share * VECTOR), e.scratch(share * VECTOR)
+
+    @property
+    def e(self) -> TileEmitter:
+        """Where it is emitted."""
+        return self.places.e
+
+    @property
+    def _share(self) -> int:
+        return self.places.of.share
+
+    @property
+    def _width(self) -> int:
+        return self.places.form.q.width
+
+    def emit(self) -> None:
+        """Emit the row."""
+        e, unit, window = self.e, self.places.unit, self.places.of.window
+        fill(e, self._sums, self._share * self._width, 0.0)
+        fill(e, self._total, self._share * VECTOR, 0.0)
+        with e.loop(e.i64(self._share)) as head:
+            self._pack(head)
+        last = self.places.last_key(unit.first)
+        begin = e.i64(0)
+        if window:
+            begin = e.share(e.tir.max(last - e.i64(window - 1), begin))
+        keys = e.share(last + e.i64(1) - begin)
+        with e.loop(e.share(e.divide_up(keys, _KEYS))) as number:
+            first = e.share(begin + number * e.i64(_KEYS))
+            count = e.share(e.minimum(e.i64(_KEYS), last + e.i64(1) - first))
+            fill(e, self._larger, self._share * VECTOR, LOWEST)
+            self._score(first, count, last)
+            with e.loop(e.i64(self._share)) as head:
+                self._exponentiate(head, count)
+            self._add_values(first, count)
+        with e.loop(e.i64(self._share)) as head:
+            self._write(head)
+
+    def _pack(self, head: Expr) -> None:
+        e, at = self.e, self.e.share(head * self.e.i64(self._width))
+        self.places.rotate_query(self.places.unit.first, head, (self._queries, at))
+        with e.loop(e.i64(self._width // VECTOR)) as part:
+            column = e.share(at + part * e.i64(VECTOR))
+            with e.vector(VECTOR) as lane:
+                value = self._queries[column + lane] * e.f32(self.places.form.scale)
+                e.store(self._queries, value, column + lane)
+        e.store(self._largest, e.f32(LOWEST), head)
+
+    # ---- scores
+    def _score(self, first: Expr, count: Expr, last: Expr) -> None:
+        """Emit the scores of a block of keys, sixteen at a time; what is not there is hidden."""
+        e, k = self.e, self.places.form.k
+        base = self.places.base(k, self.places.kv_head())
+        with e.loop(e.share(e.divide_up(count, VECTOR))) as number:
+            tile = e.share(number * e.i64(VECTOR))
+            key = e.share(first + tile)
+            start = e.share(base + key * e.i64(k.pitch))
+            with e.loop(e.i64(self._width)) as line:  # of the next keys
+                e.prefetch(
+                    self.places.buffers[k.tensor],
+                    start + e.i64(_AHEAD * k.pitch) + line * e.i64(VECTOR),
+                    NEAREST,
+                )
+            with e.block() as whole:
+                rows = [start + e.i64(row * k.pitch) for row in range(VECTOR)]
+                self._score_tile(rows, tile, None)
+            with e.block() as part:
+                numbers = [e.minimum(key + e.i64(row), last) for row in range(VECTOR)]
+                rows = [e.share(base + each * e.i64(k.pitch)) for each in numbers]
+                self._score_tile(rows, tile, e.share(count - tile))
+            e.branch(count - tile >= e.i64(VECTOR), whole, part)
+
+    def _score_tile(self, rows: Sequence[Expr], tile: Expr, count: Expr | None) -> None:
+        e, group = self.e, VECTOR if self.tiles.vectors > 1 else 4
+        with e.loop(e.i64(self._share)) as head:
+            totals = []
+            for first in range(0, VECTOR, group):
+                totals += self._products(rows[first : first + group], head)
+            sums = sums_of(e, totals)
+            at = e.share(head * e.i64(_KEYS) + tile)
+            lanes = e.share(head * e.i64(VECTOR))
+            with e.vector(VECTOR) as lane:
+                score = sums[lane]
+                if count is not None:
+                    is_present = e.cast(lane, "int32") < e.cast(count, "int32")
+                    score = e.share(e.select(is_present, score, e.f32(float("-inf"))))
+                e.store(self._scores, score, at + lane)
+                so_far = self._larger[lanes + lane]
+                # A NaN is not larger; it comes out of the exponentials.
+                e.store(self._larger, e.select(score > so_far, score, so_far), lanes + lane)
+
+    def _products(self, rows: Sequence[Expr], head: Expr) -> list[Buffer]:
+        """Return for each key a vector whose numbers add up to its score."""
+        e, keys = self.e, self.places.buffers[self.places.form.k.tensor]
+        totals = [e.scratch() for _ in rows]
+        for total in totals:
+            with e.vector(VECTOR) as lane:
+                e.store(total, e.f32(0.0), lane)
+        with e.loop(e.i64(self._width // VECTOR)) as part:
+            column = e.share(part * e.i64(VECTOR))
+            at = e.share(head * e.i64(self._width) + column)
+            query = vector_of(e, lambda lane: self._queries[at + lane])
+            for total, row in zip(totals, rows, strict=True):
+                with e.vector(VECTOR) as lane:
+                    product = keys[row + column + lane] * query[lane]
+                    e.store(total, total[lane] + product, lane)
+        return totals
+
+    def _exponentiate(self, head: Expr, count: Expr) -> None:
+        """Turn scores into exponentials, below the largest so far, to which sums are scaled."""
+        e, width = self.e, self._width
+        lanes, scores = e.share(head * e.i64(VECTOR)), e.share(head * e.i64(_KEYS))
+        before = e.share(self._largest[head])
+        with e.loop(e.i64(VECTOR)) as lane:
+            value = e.share(self._larger[lanes + lane])
+            so_far = e.share(self._largest[head])
+            e.store(self._largest, e.select(value > so_far, value, so_far), head)
+        largest = e.share(self._largest[head])
+        factor = exp_nonpositive(e, e.share(before - largest))
+        with e.vector(VECTOR) as lane:
+            e.store(self._total, self._total[lanes + lane] * factor, lanes + lane)
+        with e.loop(e.share(e.divide_up(count, VECTOR))) as number:
+            at = e.share(scores + number * e.i64(VECTOR))
+            with e.vector(VECTOR) as lane:
+                power = exp_nonpositive(e, e.share(self._scores[at + lane] - largest))
+                e.store(self._scores, power, at + lane)
+                e.store(self._total, self._total[lanes + lane] + power, lanes + lane)
+        with e.loop(e.i64(width // VECTOR)) as part:
+            at = e.share(head * e.i64(width) + part * e.i64(VECTOR))
+            with e.vector(VECTOR) as lane:
+                e.store(self._sums, self._sums[at + lane] * factor, at + lane)
+
+    # ---- values
+    def _add_values(self, first: Expr, count: Expr) -> None:
+        e, v = self.e, self.places.form.v
+        start = e.share(self.places.base(v, self.places.kv_head()) + first * e.i64(v.pitch))
+        rows, vectors = min(_ROWS, self._share), self._width // VECTOR
+        columns = _VECTORS if self.tiles.vectors > 1 else 1
+        for top in range(0, self._share, rows):
+            height = min(rows, self._share - top)
+            for part in range(0, vectors, columns):
+                tile = Tile(height, min(columns, vectors - part))
+                self._add_tile(tile, top, part * VECTOR, start, count)
+
+    def _add_tile(self, tile: Tile, top: int, column: int, start: Expr, count: Expr) -> None:
+        e, v = self.e, self.places.form.v
+        values = self.places.buffers[v.tensor]
+        zeros = vector_of(e, lambda _: e.f32(0.0))
+        none = e.scratch(tile.vectors * VECTOR)
+        for vector in range(tile.vectors):
+            with e.vector(VECTOR) as lane:
+                e.store(none, zeros[lane], e.i64(vector * VECTOR) + lane)
+        registers = accumulators(e, tile, none)
+        with e.loop(count) as key:
+            at = e.share(start + key * e.i64(v.pitch) + e.i64(column))
+            for vector in range(tile.vectors if not top else 0):
+                later = at + e.i64(_AHEAD * v.pitch + vector * VECTOR)
+                e.prefetch(values, later, NEAREST)
+            multiply_add(
+                e,
+                registers,
+                lambda row: e.share(self._scores[e.i64((top + row) * _KEYS) + key]),
+                lambda vector, lane: values[at + e.i64(vector * VECTOR) + lane],
+            )
+        for row, of_row in enumerate(registers):
+            for vector, register in enumerate(of_row):
+                place = e.i64((top + row) * self._width + column + vector * VECTOR)
+                with e.vector(VECTOR) as lane:
+                    e.store(self._sums, self._sums[place + lane] + register[lane], place + lane)
+
+    def _write(self, head: Expr) -> None:
+        """Write the sums over their total."""
+        e, width = self.e, self._width
+        total = e.share(self._total[head * e.i64(VECTOR)])
+        whole, at = e.variable("float32")
+        e.store(whole, total, at)
+        with e.loop(e.i64(VECTOR - 1)) as lane:
+            value = self._total[head * e.i64(VECTOR) + lane + e.i64(1)]
+            e.store(whole, whole[at] + value, at)
+        factor = e.share(e.f32(1.0) / whole[at])
+        to = self.places.result_at(self.places.unit.first, head)
+        output = self.places.buffers[self.places.form.result.tensor]
+        with e.loop(e.i64(width // VECTOR)) as part:
+            column = e.share(part * e.i64(VECTOR))
+            with e.vector(VECTOR) as lane:
+                value = self._sums[head * e.i64(width) + column + lane] * factor
+                e.store(output, value, to + column + lane)

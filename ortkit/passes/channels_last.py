@@ -1,0 +1,309 @@
+"""channels-last: NHWC for the nodes between images that are NHWC already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.analysis.permutation import Permuted, is_inverse, permuted
+from ortkit.analysis.pointwise_conv import is_pointwise
+from ortkit.graph.analysis.value_names import CHANNELS_LAST
+from ortkit.operators import where
+from ortkit.rewrite.passes import GraphPass
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site, describe
+
+_TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+#: A size that is not known, of which only products are compared.
+_NOMINAL = 64
+_ACTIVATIONS = where(activation=True)
+#: What is computed in any layout.
+_FREE = where(access="elementwise") | {"ReduceMean", "ReduceMax", "ReduceSum"}
+_AXES_INPUT_SINCE = 18
+
+
+@dataclass(frozen=True)
+class ChannelsLast(GraphPass):
+    """Compute in NHWC what stands between values that are transposed from and to NHWC.
+
+    Before:
+        i = Transpose<perm = [0, 3, 1, 2]>(LayerNormalization(t))
+        s = Add(Conv(i, W, b), x)                                   # W: [f, c, 1, 1]
+        u = Transpose<perm = [0, 2, 3, 1]>(s)
+    After:
+        u = Add(Add(MatMul(LayerNormalization(t), Wt), b), Transpose<perm = [0, 2, 3, 1]>(x))
+
+    Nodes that read each other's images are taken together: 1x1 convolutions, which become
+    products, elementwise operators, halves of channels, means over an image. Depthwise
+    convolutions stay between Transposes, which are their kernel's layout.
+
+    Skips:
+        * Where more would be transposed than is now.
+        * Other convolutions, which have kernels for blocked layouts.
+        * CUDA, where nothing was measured with it.
+
+    Source:
+        f(Transpose(x)) = Transpose(f(x)) for every f that does not look at the order of axes.
+    """
+
+    name: ClassVar[str] = "channels-last"
+
+    def run(self, scope: Scope) -> None:
+        if not scope.traits.is_host or not isinstance(scope.root, ir.Graph):
+            return
+        if not any(_is_transpose(node, _TO_NHWC) for node in scope.root):
+            return
+        for part in _parts(scope, self.name):
+            if part.gain <= 0:
+                continue
+            last = part.nodes[-1].node
+            name = last.outputs[0].name or ""
+            if scope.log.claim(self.name, "nhwc", name, describe(last)):
+                part.rewrite()
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A node that may be computed in NHWC.
+
+    Args:
+        node: As it is.
+        kind: `product` for a 1x1 convolution, `depthwise`, `activation` for one that alone reads
+            a depthwise convolution, `split`, `pool`, else `free`.
+        images: Its inputs that are images.
+        plan: Of a free one, its counterpart.
+    """
+
+    node: ir.Node
+    kind: str
+    images: tuple[ir.Value, ...]
+    plan: Permuted | None = None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it stays in NCHW, between Transposes."""
+        return self.kind in ("depthwise", "activation")
+
+
+@dataclass
+class _Part:
+    """Members that read each other's images, in the order of the graph."""
+
+    scope: Scope
+    nodes: list[_Member] = field(default_factory=list)
+    nhwc: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    nchw: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """New results of what stays between Transposes."""
+
+    @property
+    def gain(self) -> int:
+        """Elements that are transposed now and not afterwards, less those the other way around."""
+        inside = {member.node for member in self.nodes}
+        made = {value for member in self.nodes for value in member.node.outputs}
+        entering = dict.fromkeys(
+            value for member in self.nodes for value in member.images if value not in made
+        )
+        own = {value for member in self.nodes if not member.keeps for value in member.images}
+        gain = 0
+        for value in entering:
+            source = value.producer()
+            if source is None or not _is_transpose(source, _TO_NCHW):
+                gain -= self._elements(value)
+            elif value in own and set(value.consumers()) <= inside:
+                gain += self._elements(value)
+        for member in self.nodes:
+            for value in member.node.outputs:
+                outside = [node for node in value.consumers() if node not in inside]
+                ends = [node for node in outside if is_inverse(node, _TO_NCHW)]
+                gain += 0 if member.keeps else len(ends) * self._elements(value)
+                if len(ends) < len(outside) or value.is_graph_output():
+                    gain -= 0 if member.keeps else self._elements(value)
+        return gain
+
+    def rewrite(self) -> None:
+        """Write the nodes again, then what they are read by."""
+        for member in self.nodes:
+            self._emit(member, Site(self.scope, member.node, ChannelsLast.name))
+        inside = {member.node for member in self.nodes}
+        for member in self.nodes:
+            for value in member.node.outputs:
+                self._read_outside(member.node, value, inside)
+        for member in reversed(self.nodes):
+            if member.node.graph is not None:
+                self.scope.drop_if_unused(member.node)
+
+    def _read_outside(self, node: ir.Node, value: ir.Value, inside: set[ir.Node]) -> None:
+        """Let other nodes read a value as it is now."""
+        scope, site = self.scope, Site(self.scope, node, ChannelsLast.name)
+        for end in [one for one in value.consumers() if is_inverse(one, _TO_NCHW)]:
+            new = self._read(value, site)
+            if scope.can_replace(end.outputs[0], new) is None and end.graph is node.graph:
+                scope.replace(end.outputs[0], new)
+        if value.is_graph_output() or any(one not in inside for one in value.consumers()):
+            back = self.nchw.get(value)
+            if back is None:
+                new, name = self._read(value, site), f"{value.name}/nchw"
+                back = site.op("Transpose", [new], {"perm": _TO_NCHW}, name=name)
+            scope.replace(value, back)
+
+    def _emit(self, member: _Member, site: Site) -> None:
+        node, name = member.node, f"{site.output.name}{CHANNELS_LAST}"
+        attributes = {key: attribute.value for key, attribute in node.attributes.items()}
+        if member.keeps:
+            image = self.nchw.get(member.images[0])
+            if image is None:
+                read_one = [self._read(member.images[0], site)]
+                image = site.op("Transpose", read_one, {"perm": _TO_NCHW})
+            inputs = [image, *node.inputs[1:]]
+            made = site.op(node.op_type, inputs, attributes, domain=node.domain)
+            self.nchw[site.output] = made
+            return
+        read = {value: self._read(value, site) for value in member.images}
+        if member.kind == "product":
+            self.nhwc[site.output] = _product(site, read[member.images[0]], name)
+        elif member.kind == "split":
+            made_all = self.scope.insert(
+                node, "Split", [read[member.images[0]], *node.inputs[1:]],
+                {**attributes, "axis": 3}, outputs=len(node.outputs), name=name,
+            )  # fmt: skip
+            for value, new in zip(node.outputs, made_all, strict=True):
+                self.scope.rename(new, f"{value.name}{CHANNELS_LAST}")
+                self.nhwc[value] = new
+        elif member.kind == "pool":
+            self.nhwc[site.output] = _mean(site, read[member.images[0]], name)
+        else:
+            assert member.plan is not None
+            inputs = [
+                site.constant(member.plan.constants[index])
+                if index in member.plan.constants
+                else value if value is None else read.get(value, value)
+                for index, value in enumerate(node.inputs)
+            ]  # fmt: skip
+            attributes.update(member.plan.attributes)
+            self.nhwc[site.output] = site.op(node.op_type, inputs, attributes, name=name)
+
+    def _read(self, value: ir.Value, site: Site) -> ir.Value:
+        """Return an image in NHWC."""
+        if value not in self.nhwc:
+            image = self.nchw.get(value, value)
+            source = image.producer()
+            if source is not None and _is_transpose(source, _TO_NCHW) and source.inputs[0]:
+                self.nhwc[value] = source.inputs[0]
+            else:
+                name = f"{value.name}{CHANNELS_LAST}"
+                self.nhwc[value] = site.op("Transpose", [image], {"perm": _TO_NHWC}, name=name)
+        return self.nhwc[value]
+
+    def _elements(self, value: ir.Value) -> int:
+        shape = self.scope.shapes.shape(value) or ()
+        return prod(size if isinstance(size, int) else _NOMINAL for size in shape[1:])
+
+
+def _parts(scope: Scope, name: str) -> Iterator[_Part]:
+    """Yield what could be computed in NHWC, in the order of the graph."""
+    members: dict[ir.Node, _Member] = {}
+    group: dict[ir.Node, ir.Node] = {}
+
+    def root(node: ir.Node) -> ir.Node:
+        while group[node] is not node:
+            group[node] = node = group[group[node]]
+        return node
+
+    for node in scope.root if isinstance(scope.root, ir.Graph) else ():
+        member = _member(Site(scope, node, name), members)
+        if member is None:
+            continue
+        members[node], group[node] = member, node
+        for value in member.images:
+            source = value.producer()
+            if source is not None and source in members:
+                group[root(source)] = root(node)
+    parts: dict[ir.Node, _Part] = {}
+    for node, member in members.items():
+        parts.setdefault(root(node), _Part(scope)).nodes.append(member)
+    yield from parts.values()
+
+
+def _member(site: Site, members: dict[ir.Node, _Member]) -> _Member | None:
+    """Return a node as a member, None if it may be none."""
+    node = site.node
+    if not node.outputs or not all(_is_image(site, value) for value in node.outputs):
+        return None
+    images = tuple(value for value in node.inputs if value is not None and _is_read(site, value))
+    if not images:
+        return None
+    first = (images[0],)
+    source = images[0].producer()
+    before = None if source is None else members.get(source)
+    if before is not None and before.kind == "depthwise" and site.only_use(images[0]):
+        known = (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
+        if len(images) == 1 and (known or (not node.domain and node.op_type in _ACTIVATIONS)):
+            return _Member(node, "activation", first)
+    if node.domain:
+        return None
+    if node.op_type == "Conv":
+        weights = [value for value in node.inputs[1:] if value is not None]
+        if images != (node.inputs[0],) or not all(map(site.scope.is_constant, weights)):
+            return None
+        if is_pointwise(site):
+            return _Member(node, "product", first)
+        return _Member(node, "depthwise", first) if _is_depthwise(site) else None
+    if node.op_type == "Split":
+        is_own = site.int("axis", 0) in (1, -3) and images == (node.inputs[0],)
+        return _Member(node, "split", first) if is_own else None
+    if node.op_type == "GlobalAveragePool":
+        return _Member(node, "pool", first)
+    if node.op_type not in _FREE:
+        return None
+    plan = permuted(site, [_TO_NCHW if value in images else None for value in node.inputs])
+    return None if plan is None or plan.is_plain else _Member(node, "free", images, plan)
+
+
+def _is_image(site: Site, value: ir.Value) -> bool:
+    shape = site.shape(value)
+    return shape is not None and len(shape) == 4 and site.dtype(value) == ir.DataType.FLOAT
+
+
+def _is_read(site: Site, value: ir.Value) -> bool:
+    return not site.scope.is_constant(value) and _is_image(site, value)
+
+
+def _is_depthwise(site: Site) -> bool:
+    """Say whether a convolution has one filter for each channel, over rows of known width."""
+    image, filters = site.shape(site.input(0)), site.shape(site.input(1))
+    if image is None or filters is None or len(filters) != 4:
+        return False
+    groups = site.int("group", 1)
+    return groups > 1 and groups == image[1] == filters[0] and isinstance(image[3], int)
+
+
+def _product(site: Site, pixels: ir.Value, name: str) -> ir.Value:
+    """Multiply pixels by the matrix of a 1x1 convolution, and add its bias."""
+    weight = site.array(site.input(1))
+    assert weight is not None, "the weight of a member is a constant"
+    matrix = np.ascontiguousarray(weight.reshape(weight.shape[:2]).T)
+    constant = site.constant(matrix, f"{site.output.name}/matrix")
+    bias = site.input(2)
+    if bias is None:
+        return site.op("MatMul", [pixels, constant], name=name)
+    return site.op("Add", [site.op("MatMul", [pixels, constant]), bias], name=name)
+
+
+def _mean(site: Site, pixels: ir.Value, name: str) -> ir.Value:
+    """Return the means of an NHWC image, [N, 1, 1, C]."""
+    if site.opset < _AXES_INPUT_SINCE:
+        return site.op("ReduceMean", [pixels], {"axes": [1, 2], "keepdims": 1}, name=name)
+    axes = site.constant([1, 2])
+    return site.op("ReduceMean", [pixels, axes], {"keepdims": 1}, name=name)
+
+
+def _is_transpose(node: ir.Node, perm: Sequence[int]) -> bool:
+    if (node.domain, node.op_type) != ("", "Transpose") or "perm" not in node.attributes:
+        return False
+    attribute = node.attributes["perm"]
+    return not attribute.is_ref() and tuple(attribute.as_ints()) == tuple(perm)
