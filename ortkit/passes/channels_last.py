@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortkit.analysis.permutation import Permuted, is_inverse, permuted
 from ortkit.analysis.pointwise_conv import is_pointwise
+from ortkit.analysis.transposed_resize import REASON, breaks_resize
 from ortkit.graph.analysis.value_names import CHANNELS_LAST
 from ortkit.operators import where
 from ortkit.rewrite.passes import GraphPass
@@ -44,6 +45,7 @@ class ChannelsLast(GraphPass):
 
     Skips:
         * Where more would be transposed than is now.
+        * What a Resize reads that ONNX Runtime breaks as it moves a Transpose over it.
         * Other convolutions, which have kernels for blocked layouts.
         * CUDA, where nothing was measured with it.
 
@@ -62,6 +64,9 @@ class ChannelsLast(GraphPass):
             if part.gain <= 0:
                 continue
             last = part.nodes[-1].node
+            if breaks_resize(part.leaving):
+                Site(scope, last, self.name).miss(REASON)
+                continue
             name = last.outputs[0].name or ""
             if scope.log.claim(self.name, "nhwc", name, describe(last)):
                 part.rewrite()
@@ -124,6 +129,13 @@ class _Part:
                 if len(ends) < len(outside) or value.is_graph_output():
                     gain -= 0 if member.keeps else self._elements(value)
         return gain
+
+    @property
+    def leaving(self) -> list[ir.Value]:
+        """What other nodes read."""
+        inside = {member.node for member in self.nodes}
+        made = [value for member in self.nodes for value in member.node.outputs]
+        return [value for value in made if not inside.issuperset(value.consumers())]
 
     def rewrite(self) -> None:
         """Write the nodes again, then what they are read by."""

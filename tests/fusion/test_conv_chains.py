@@ -24,6 +24,7 @@ from conv_nets import (
 )
 from region_models import accept, scope_of
 
+from ortkit.analysis.transposed_resize import REASON
 from ortkit.fusion.conv import chains
 from ortkit.fusion.conv.borders import borders
 from ortkit.fusion.conv.chains import Chain, find_chains
@@ -447,3 +448,16 @@ def test_pads_that_follow_from_the_sizes(mode: str) -> None:
     x = random(1, 3, 47, 50)
     for got, want in zip(run(ir.to_proto(scope.model), x), run(proto, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("attributes", [{"mode": "cubic"}, {"mode": "linear", "axes": [3, 2]}])
+def test_no_transpose_before_a_resize_that_onnx_runtime_would_break(
+    attributes: dict[str, object],
+) -> None:
+    net, value = Net(opset=19), "x"
+    for _ in range(3):
+        value = net.silu(net.depthwise(net.silu(net.conv(value, (16, 16))), 16))
+    scales = np.array([2, 3] if "axes" in attributes else [1, 1, 3, 2], np.float32)
+    value = net.op("Resize", net.op("Neg", value), "", net.weight(scales), **attributes)
+    _, (chain,) = chains_of(net.model((1, 16, 64, 64), [value]))
+    assert chain.reason == REASON

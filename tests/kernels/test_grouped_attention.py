@@ -156,12 +156,16 @@ def test_caches_are_written_in_place(tmp_path: Path, cache: KernelCache) -> None
         np.testing.assert_allclose(got, want, rtol=0, atol=4e-6)
 
 
-def test_short_prompts_beside_others(tmp_path: Path, cache: KernelCache) -> None:
-    of, run = Form(), Run(9, (0, 0), 0)
+@pytest.mark.parametrize("window", [-1, 3])
+def test_short_prompts_beside_others(window: int, tmp_path: Path, cache: KernelCache) -> None:
+    """Rows behind a prompt see what is left of their window, and are zeros where nothing is."""
+    of = Form(window=window)
     ours, theirs = sessions(of, HERE[-1], tmp_path, cache)
-    feeds = {**of.feeds(run), "lengths": np.array([4, 8], np.int32)}
-    for got, want in zip(ours.run(None, feeds), theirs.run(None, feeds), strict=True):
-        np.testing.assert_allclose(got, want, rtol=0, atol=4e-6)
+    for rows in (9, 40):  # in parts of one row, and of several
+        feeds = of.feeds(Run(rows, (0, 0), 0))
+        feeds["lengths"] = np.array([4, rows - 1], np.int32)
+        for got, want in zip(ours.run(None, feeds), theirs.run(None, feeds), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=4e-6)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,16 @@ class GroupedPlaces(Places):
         e, unit = self.e, self.unit
         return e.share(e.minimum(unit.past + row, unit.seen - e.i64(1)))
 
+    def first_key(self, row: Expr) -> Expr:
+        """Return the first key that a new row sees; none of a short prompt if behind the last.
+
+        A window ends at the row's own place, which a short prompt may not have.
+        """
+        e, window = self.e, self.of.window
+        if not window:
+            return e.i64(0)
+        return e.share(e.tir.max(self.unit.past + row - e.i64(window - 1), e.i64(0)))
+
     def rotate_query(self, row: Expr, head: Expr, sink: Pointer) -> None:
         """Emit a row of a head of Q as its position rotates it."""
         e, q = self.e, self.form.q
@@ -101,10 +111,12 @@ class GroupedBlock(Block):
 
     places: GroupedPlaces
     _last: Buffer = field(init=False)  # int32 [lane]: the last key that a query sees
+    _first: Buffer = field(init=False)  # int32 [lane]: the first one
     _rotated: Buffer = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._first = self.e.local(self.places.lanes, "int32")
         self._last = self.e.local(self.places.lanes, "int32")
         self._rotated = self.e.scratch(self.form.q.width)
 
@@ -114,6 +126,8 @@ class GroupedBlock(Block):
         with e.loop(e.i64(places.lanes)) as lane:
             row, head = places.row(lane)
             e.store(self._last, e.cast(places.last_key(row), "int32"), lane)
+            if places.of.window:
+                e.store(self._first, e.cast(places.first_key(row), "int32"), lane)
             places.rotate_query(row, head, (self._rotated, e.i64(0)))
             with e.loop(e.i64(q.width)) as column:
                 value = self._rotated[column] * e.f32(self.form.scale)
@@ -125,30 +139,27 @@ class GroupedBlock(Block):
     # ---- which keys are seen
     def _keys_here(self) -> tuple[Expr, Expr]:
         e = self.e
-        first, last = (
-            e.share(e.cast(self._last[e.i64(lane)], "int64"))
-            for lane in (0, self.places.lanes - 1)
-        )
-        begin = e.i64(0)
-        if window := self.places.of.window:
-            begin = e.share(e.tir.max(first - e.i64(window - 1), begin))
-        return begin, e.share(last + e.i64(1))
+        last = e.share(e.cast(self._last[e.i64(self.places.lanes - 1)], "int64"))
+        end = e.share(last + e.i64(1))
+        if not self.places.of.window:
+            return e.i64(0), end
+        first = e.share(e.cast(self._first[e.i64(0)], "int64"))
+        return e.share(e.minimum(first, end)), end
 
     def _hides_any(self, key: Expr, count: int) -> Expr:
         e = self.e
-        first, last = (self._last[e.i64(lane)] for lane in (0, self.places.lanes - 1))
         number = e.share(e.cast(key, "int32"))
-        hides = number + e.i32(count - 1) > first
-        if window := self.places.of.window:
-            hides = e.either(hides, number <= last - e.i32(window))
+        hides = number + e.i32(count - 1) > self._last[e.i64(0)]
+        if self.places.of.window:
+            hides = e.either(hides, number < self._first[e.i64(self.places.lanes - 1)])
         return hides
 
     def _is_seen(self, key: Expr, lane: Expr) -> Expr:
-        e, last = self.e, self._last[lane]
+        e = self.e
         number = e.cast(key, "int32")
-        seen = number <= last
-        if window := self.places.of.window:
-            seen = e.both(seen, number > last - e.i32(window))
+        seen = number <= self._last[lane]
+        if self.places.of.window:
+            seen = e.both(seen, number >= self._first[lane])
         return seen
 
     # ---- results
@@ -159,6 +170,9 @@ class GroupedBlock(Block):
         with e.loop(places.queries_here()) as lane:
             row, head = places.row(lane)
             factor = e.share(e.f32(1.0) / self._total[lane])
+            if places.of.window:
+                sees = self._first[lane] <= self._last[lane]
+                factor = e.share(e.select(sees, factor, e.f32(0.0)))
             to = places.result_at(row, head)
             with e.loop(e.i64(result.width // VECTOR)) as part:
                 column = e.share(part * e.i64(VECTOR))

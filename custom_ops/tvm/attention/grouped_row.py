@@ -72,15 +72,13 @@ class OneRow:
 
     def emit(self) -> None:
         """Emit the row."""
-        e, unit, window = self.e, self.places.unit, self.places.of.window
+        e, unit = self.e, self.places.unit
         fill(e, self._sums, self._share * self._width, 0.0)
         fill(e, self._total, self._share * VECTOR, 0.0)
         with e.loop(e.i64(self._share)) as head:
             self._pack(head)
         last = self.places.last_key(unit.first)
-        begin = e.i64(0)
-        if window:
-            begin = e.share(e.tir.max(last - e.i64(window - 1), begin))
+        begin = e.share(e.minimum(self.places.first_key(unit.first), last + e.i64(1)))
         keys = e.share(last + e.i64(1) - begin)
         with e.loop(e.share(e.divide_up(keys, _KEYS))) as number:
             first = e.share(begin + number * e.i64(_KEYS))
@@ -235,6 +233,10 @@ class OneRow:
             value = self._total[head * e.i64(VECTOR) + lane + e.i64(1)]
             e.store(whole, whole[at] + value, at)
         factor = e.share(e.f32(1.0) / whole[at])
+        if self.places.of.window:
+            row = self.places.unit.first
+            sees = self.places.first_key(row) <= self.places.last_key(row)
+            factor = e.share(e.select(sees, factor, e.f32(0.0)))
         to = self.places.result_at(self.places.unit.first, head)
         output = self.places.buffers[self.places.form.result.tensor]
         with e.loop(e.i64(width // VECTOR)) as part:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortkit.analysis.transposed_resize import REASON, breaks_resize
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import Described
 from ortkit.fusion.conv.borders import borders
@@ -105,6 +106,9 @@ def _judged(
         reason = "Resizes alone are not worth another layout"
     if reason:
         return Chain(tuple(blocks), (), cost, reason)
+    made = {value for block in blocks for value in block.results}
+    if breaks_resize(value for value in around.changed if value in made):
+        return Chain(tuple(blocks), (), cost, REASON)
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
         return Chain(tuple(blocks), (), cost, DENIED)
     described = [target.describe(scope, block) for block in blocks]
