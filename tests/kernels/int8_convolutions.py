@@ -98,6 +98,28 @@ def qdq_residual(net: Convolution) -> onnx.ModelProto:
     return net.model()
 
 
+def qdq_gate(net: Convolution) -> onnx.ModelProto:
+    """A product of two rounded values, rounded again, for which scales are merged."""
+    net.rounded(net.convolved(), "y", net.reach, net.middle)
+    net.feeds["rq"] = net.random.integers(0, 256, net.result, dtype=np.uint8)
+    net.grid("r", 0.7, 100)
+    total = net.add("Mul", [net.again("y"), net.again("r")], "v")
+    net.rounded(total, "o", 1.3 * net.reach, 128)
+    return net.model()
+
+
+def qdq_float_bias(net: Convolution) -> onnx.ModelProto:
+    """A bias in float32, between the numbers that its sums have."""
+    scales = np.broadcast_to(net.held.pop("cs"), net.columns)
+    whole = net.held.pop("c") + net.random.uniform(-0.5, 0.5, net.columns)
+    net.held["cf"] = np.asarray(whole * scales, np.float32)
+    net.held.pop("cz")
+    value = net.convolved()
+    del net.nodes[2]
+    net.rounded(value, "y", 0.05 * net.reach, net.middle)
+    return net.model()
+
+
 def qdq_silu(net: Convolution) -> onnx.ModelProto:
     """A SiLU in five operators on bytes, which are one table."""
     net.rounded(net.convolved(), "y", net.reach, net.middle)

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from fused_model import fused_model, session
-from int8_convolutions import KINDS, Convolution
+from int8_convolutions import KINDS, Convolution, qdq_float_bias, qdq_gate
 from ortkit.custom_ops.tvm.conv.int8 import Int8Convolution, match
 
 from ortkit.fusion.conv.block import Block
@@ -116,11 +116,8 @@ def test_same_numbers_as_onnx_runtime(
     np.testing.assert_array_equal(got, expected(proto, net.feeds))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_body_computes_the_same(case: str) -> None:
-    """Without a library, the function of the fused node runs."""
-    net = Convolution(**CASES[case])  # type: ignore[arg-type]
-    proto = KINDS["qdq"](net)
+def computed_by_body(net: Convolution, proto: onnx.ModelProto) -> np.ndarray:
+    """Return what the function of the fused node makes of a model's inputs, as NCHW."""
     block, one = described(proto)
     feeds = [net.feeds[value.name or ""].transpose(0, 2, 3, 1) for value in block.operands]
     names = [f"i{number}" for number in range(len(one.signature.inputs))]
@@ -129,8 +126,40 @@ def test_the_body_computes_the_same(case: str) -> None:
         one.signature, inputs=tuple(replace(spec, name=name) for spec, name in specs)
     )
     held = [np.asarray(weight) for weight in one.weights]
-    got = session(fused_model(renamed)).run(None, dict(zip(names, [*feeds, *held], strict=True)))
-    np.testing.assert_array_equal(got[0].transpose(0, 3, 1, 2), expected(proto, net.feeds))
+    made = session(fused_model(renamed))
+    return made.run(None, dict(zip(names, [*feeds, *held], strict=True)))[0].transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_body_computes_the_same(case: str) -> None:
+    """Without a library, the function of the fused node runs."""
+    net = Convolution(**CASES[case])  # type: ignore[arg-type]
+    proto = KINDS["qdq"](net)
+    np.testing.assert_array_equal(computed_by_body(net, proto), expected(proto, net.feeds))
+
+
+def test_a_bias_in_float32_is_rounded_as_onnx_runtime_does() -> None:
+    net = Convolution()
+    proto = qdq_float_bias(net)
+    np.testing.assert_array_equal(computed_by_body(net, proto), expected(proto, net.feeds))
+
+
+def test_filters_in_float32_of_scale_0_are_left() -> None:
+    net = Convolution()
+    net.held["w"] = net.held["w"].astype(np.float32)
+    net.held["w"][0], net.held["ws"][0] = 0.0, 0.0
+    net.add("QuantizeLinear", ["w", "ws", "wz"], "wq", axis=0)
+    net.rounded(net.convolved(), "y", net.reach, net.middle)
+    widening = next(node for node in net.nodes if list(node.output) == ["wf"])
+    widening.input[0] = "wq"
+    scope, found = blocks(net.model())
+    assert not found
+    assert any("no constant bytes" in miss.reason for miss in scope.log.misses)
+
+
+def test_products_of_bytes_are_left_to_onnx_runtime() -> None:
+    _, (block,) = blocks(qdq_gate(Convolution()))
+    assert block.output.name == "yq"
 
 
 def test_pads_of_a_node_in_front_are_the_windows() -> None:
@@ -173,6 +202,16 @@ def test_pads_that_follow_from_sizes(pad: str) -> None:
     assert block.windows[0].pads != (1, 1, 1, 1)
 
 
+def test_a_pooling_with_holes_and_pads_that_follow_from_sizes_is_left() -> None:
+    """ONNX Runtime pads as if there were no holes."""
+    net = Convolution()
+    net.rounded(net.convolved(), "y", net.reach, net.middle)
+    window = {"kernel_shape": (3, 3), "dilations": (2, 2), "auto_pad": "SAME_UPPER"}
+    net.add("MaxPool", ["yq"], "p", **window)
+    _, found = blocks(net.model())
+    assert [block.kind for block in found] == ["int8_conv"]
+
+
 def test_layers_with_other_numbers_share_a_kernel() -> None:
     one, two = Convolution(zero=3), Convolution(zero=250, middle=0)
     two.held["ws"] = two.held["ws"] * np.float32(1.7)
@@ -186,6 +225,15 @@ def test_filters_are_packed_line_by_line() -> None:
     packed = filter_layout(33, 3, 5).pack(array)
     assert packed.shape == (2, 3, 2, 32, 4)
     assert packed[1, 2, 1, 0].tolist() == [array[32, 2, 4], 0, 0, 0]
+
+
+def test_depthwise_filters_of_very_many_places_are_left() -> None:
+    net = Convolution(sizes=(1, 8, 23, 23), filters=(8, 23, 23), group=8)
+    one = match(described(KINDS["qdq"](net))[1].signature)
+    assert isinstance(one, Int8Convolution)
+    refused = one.refuses("x86-64-v4-bf16")
+    assert refused is not None
+    assert "529 places" in refused.reason
 
 
 def test_amx_is_left_to_onnx_runtime() -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _ROOM, _MOST = 128 * 1024, 384 * 1024
 # Pixels of a block: its panels of weights are read once for all of them.
 _PIXELS, _DEPTHWISE_PIXELS = 224, 128
+# Places of a depthwise filter, each of which is code of its own: 31x31 takes 20 s to compile.
+_MOST_TAPS = 400
 # Of a number that is copied: each slice of units copies its lines.
 _COPY_PICOSECONDS = 30
 # Numbers of a panel, which without VNNI is copied to 16 bits on the stack.
@@ -80,23 +82,16 @@ class Int8Convolution:
 
     def depth_of(self, level: str) -> Depth:
         """Return what a row consists of on a level."""
-        return Depth(1, self.form.depth) if self.is_direct(level) else self.depth
+        return Depth(self.form.depth) if self.is_direct(level) else self.depth
 
     @property
     def depth(self) -> Depth:
         """What a row consists of in a copy of lines."""
         window, channels = self.filters.window, self.form.depth
         lines, run = lines_of(window.kernel, window.dilations, channels)
-        down = window.dilations[0] * self.padded.line_size
-        pitch: int | tuple[int, ...] = down
-        if lines != window.kernel[0]:
-            across = window.dilations[1] * channels
-            pitch = tuple(
-                i * down + j * across
-                for i in range(window.kernel[0])
-                for j in range(window.kernel[1])
-            )
-        return Depth(lines, run, pitch, is_padded=True)
+        down, across = window.dilations[0] * self.padded.line_size, window.dilations[1] * channels
+        height = window.kernel[0]
+        return Depth(run, (height, lines // height), (down, across), is_padded=True)
 
     def refuses(self, level: str) -> Refused | None:
         """Say why there is no kernel for a processor level."""
@@ -106,6 +101,8 @@ class Int8Convolution:
             return Refused(f"processors of level {level} have no int8 dot products")
         if self.padded.size(1) > _MOST:
             return Refused(f"lines of {self.padded.line_size} numbers, which are too long to copy")
+        if self.filters.is_depthwise and self.filters.window.taps > _MOST_TAPS:
+            return Refused(f"depthwise filters of {self.filters.window.taps} places")
         depth = self.depth.all_groups * GROUP
         if not has_bf16(level) and not self.filters.is_depthwise and depth > _MOST_PAIRS:
             return Refused(f"filters of {depth} numbers, more than {_MOST_PAIRS}, without VNNI")

@@ -118,7 +118,7 @@ class _Writer:
         self.e = e = Int8Emitter(symbol, processor=level)
         self.buffers, self.begin, self.end = e.parameters(self.of.signature)
         self.rows = e.share(e.extent(product(self.of.leading)))
-        depth = Depth(1, self.of.depth)
+        depth = Depth(self.of.depth)
         self.tiles = Int8Tiles(e, self.of, self.buffers, product_.panels, depth)
         if not e.has_dot4:
             # The rows of a tile in 16 bits.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH
@@ -33,15 +34,15 @@ class Depth:
     """What a row consists of.
 
     Args:
-        lines: Runs of numbers.
-        run: Numbers of each.
-        pitch: How far lines lie apart, or where each lies.
+        run: Numbers of each line.
+        lines: How many lie below each other, and how many side by side.
+        pitches: How far these lie apart.
         is_padded: Whether up to a group may be read behind each, whatever lies there.
     """
 
-    lines: int
     run: int
-    pitch: int | tuple[int, ...] = 0
+    lines: tuple[int, int] = (1, 1)
+    pitches: tuple[int, int] = (0, 0)
     is_padded: bool = False
 
     @property
@@ -52,7 +53,7 @@ class Depth:
     @property
     def all_groups(self) -> int:
         """Those of all lines."""
-        return self.lines * self.groups
+        return prod(self.lines) * self.groups
 
 
 @dataclass(frozen=True)
@@ -170,14 +171,18 @@ class Int8Tiles:
     def _each_line(self, emit: Callable[[Expr, Expr], None]) -> None:
         """Emit lines, given how far each lies from a row's first, and its first group."""
         e, of = self.e, self.depth
-        if of.lines == 1:
+        (down, across), (below, beside) = of.lines, of.pitches
+        if down * across == 1:
             emit(e.i64(0), e.i64(0))
-        elif isinstance(of.pitch, int):
-            with e.loop(e.i64(of.lines)) as line:
-                emit(e.share(line * e.i64(of.pitch)), e.share(line * e.i64(of.groups)))
-        else:
-            for line, away in enumerate(of.pitch):
-                emit(e.i64(away), e.i64(line * of.groups))
+            return
+        with e.loop(e.i64(down)) as line:
+            away, group = e.share(line * e.i64(below)), e.share(line * e.i64(across * of.groups))
+            if across == 1:
+                emit(away, group)
+                return
+            with e.loop(e.i64(across)) as column:
+                to = e.share(away + column * e.i64(beside))
+                emit(to, e.share(group + column * e.i64(of.groups)))
 
     def _open(self, panel: Opened) -> None:
         """Emit the sums of a panel's weights, and what is read once for all rows."""
@@ -215,7 +220,7 @@ class Int8Tiles:
         """Emit the products of a line of each row, added to sums."""
         add = self._add_fours if self.e.has_dot4 else self._add_pairs
         tops = rows[1]
-        if self.depth.lines > 1:
+        if prod(self.depth.lines) > 1:
             tops = [self.e.share(top + line[0]) for top in tops]
         add((rows[0], tops), totals, vectors, panel, line[1])
 

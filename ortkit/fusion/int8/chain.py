@@ -344,7 +344,7 @@ class Chain:
             return False
         assert self.grid is not None
         reader = self._reader(node.outputs[0])
-        if reader is None or access_of(reader) != "elementwise":
+        if reader is None or access_of(reader) != "elementwise" or self._is_merged_product(reader):
             return False
         before = self.value, self.name, self.grid, len(self.nodes), len(self.writer.nodes)
         made = self.writer.op("DequantizeLinear", self.name, *self._grid(self.grid))
@@ -354,6 +354,15 @@ class Chain:
         self.value, self.name, self.grid = before[:3]
         del self.nodes[before[3] :], self.writer.nodes[before[4] :]
         return False
+
+    def _is_merged_product(self, node: ir.Node) -> bool:
+        """Say whether ONNX Runtime multiplies bytes, with one scale for both and the result.
+
+        It rounds otherwise than DequantizeLinear, Mul and QuantizeLinear do one by one.
+        """
+        if (node.domain, node.op_type) != ("", "Mul") or self._rounding(node.outputs[0]) is None:
+            return False
+        return all(dequantized(self.scope, value) is not None for value in node.inputs)
 
     # ---- parts
     def _reader(self, value: ir.Value) -> ir.Node | None:

@@ -146,23 +146,16 @@ class _Finder(Finder):
             raise RefusedError("its scales are not one for each filter")
         source, grid = x
         source, weight, before = self._padded(source, grid, weight)
-        scale, bias = np.asarray(grid.scale * scales, np.float32), self.input(2)
-        added, row = None, None
+        scale, bias, added = np.asarray(grid.scale * scales, np.float32), self.input(2), None
         if bias is not None:
             added = self.whole_bias(bias, scale, weight)
-            row = None if added is not None else self._float_bias(bias, weight)
-        return self._convolution(
-            self.made(
-                source,
-                grid.zero,
-                weight,
-                scale,
-                added=added,
-                bias=row,
-                is_merged=row is None,
-                nodes=(*before, self.node),
-            )
-        )
+            if added is None:
+                raise RefusedError("its bias has another scale than its sums, or is no constant")
+        found = self.made(
+            source, grid.zero, weight, scale, added=added, is_merged=True,
+            nodes=(*before, self.node),
+        )  # fmt: skip
+        return self._convolution(found)
 
     def of_operator(self) -> IntegerProduct:
         """QLinearConv."""
@@ -268,13 +261,6 @@ class _Finder(Finder):
         if window is None:
             raise RefusedError("its pads are not known")
         return window
-
-    def _float_bias(self, value: ir.Value, weight: Filters) -> ir.Value:
-        """Return a bias in float32 that is added to what was scaled."""
-        array = self.row(value, weight.columns, np.float32)
-        if array is None:
-            raise RefusedError("its bias has another scale than its sums, or is no constant")
-        return detached_constant(ir.tensor(array), f"{value.name}/row")
 
 
 @dataclass

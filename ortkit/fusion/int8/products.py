@@ -206,7 +206,7 @@ def grid_of(scope: Scope, scale: ir.Value | None, zero: ir.Value | None) -> Grid
     return Grid(number, int(middle.reshape(())))
 
 
-def quotient(one: Array, other: np.float32) -> Array:
+def quotient(one: Array, other: Array | np.float32) -> Array:
     """Return the float32 quotient; infinite where it is too large."""
     with np.errstate(over="ignore"):
         return np.asarray(one / other, np.float32)
@@ -397,6 +397,8 @@ class Finder:
             or scale.size not in (1, array.shape[axis])
         ):
             return None
+        if not scale.all():
+            return None
         along = [1] * rank
         along[axis] = scale.size
         steps = scale.reshape(along)
@@ -405,7 +407,7 @@ class Finder:
             return None
         # Other zero points are refused later.
         least, middle = (-128, 0) if dtype == ir.DataType.INT8 else (0, 128)
-        whole = np.clip(np.rint(array / steps) + middle, least, least + 255)
+        whole = np.clip(np.rint(quotient(array, steps)) + middle, least, least + 255)
         return detached_constant(ir.tensor(whole.astype(dtype.numpy())), f"{source.name}/folded")
 
     def matrix(
@@ -442,15 +444,24 @@ class Finder:
         return array.reshape(-1) if array.size == matrix.columns else None
 
     def whole_bias(self, value: ir.Value, scale: Array, matrix: Weights) -> Array | None:
-        """Return a bias in int32, if its scale is that of the sums."""
+        """Return a bias in int32, if its scale is that of the sums, or can be.
+
+        ONNX Runtime (1.31.1) itself rounds one in float32 to that scale.
+        """
+        columns = matrix.columns
+        wanted = np.broadcast_to(scale, (columns,))
+        exact = self.row(value, columns, np.float32) if self.shape(value) == (columns,) else None
+        if exact is not None:
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                whole = np.rint(exact / wanted)
+            return whole.astype(np.int32) if (np.abs(whole) < _MOST_WHOLE).all() else None
         node = value.producer()
         if node is None or not is_op(node, "DequantizeLinear"):
             return None
-        steps, columns = self.scope.array(node.inputs[1]), matrix.columns
+        steps = self.scope.array(node.inputs[1])
         zero = self.scope.array(node.inputs[2]) if len(node.inputs) > 2 else None
         if steps is None or steps.size not in (1, columns) or (zero is not None and zero.any()):
             return None
-        wanted = np.broadcast_to(scale, (columns,))
         # A quantizer may round the product of the two scales once more.
         if not (np.abs(steps.reshape(-1) - wanted) <= np.spacing(wanted)).all():
             return None
@@ -484,6 +495,8 @@ class Finder:
 
 
 _FLOAT = ir.DataType.FLOAT
+#: Float32 below it are int32.
+_MOST_WHOLE = 2.0**31
 
 
 def _reader(value: ir.Value, op_type: str) -> ir.Node | None:

@@ -52,7 +52,13 @@ def window_of(shapes: Shapes, conv: ir.Node, weight_at: int = 1) -> Window | Non
 
 
 def pool_window_of(shapes: Shapes, pool: ir.Node) -> Window | None:
-    """Return the window of a MaxPool or AveragePool; see `window_of`."""
+    """Return the window of a MaxPool or AveragePool; see `window_of`.
+
+    None too for pads that follow from sizes where the window has holes: ONNX Runtime (1.31.1) pads
+    as if it had none.
+    """
+    if _mode(pool).startswith("SAME") and set(_ints(pool, "dilations") or (1,)) != {1}:
+        return None
     return _window(shapes, pool, _ints(pool, "kernel_shape") or ())
 
 
