@@ -70,9 +70,9 @@ const OrtkitTensor kNegateTensors[] = {
 const OrtkitTensor kFailTensors[] = {{"X", kDouble, 1, kSix}, {"Y", kDouble, 1, kSix}};
 // A row costs a slice, or nearly nothing, or what all rows cost together.
 const OrtkitOp kOps[] = {
-    {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 1, kRows, {1, 1, kB}, 5000000, 0, 2500000, FirstToFirst, AddRows, nullptr},
-    {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 1, kProduct, {1, 0, kA}, 100, 0, 0, nullptr, Negate, nullptr},
-    {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 1, kSix, {1, 0, kA}, 1000000, 60000, 0, nullptr, Fail, nullptr}};
+    {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 5000000, 0, 2500000, FirstToFirst, AddRows, nullptr},
+    {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 0, nullptr, 1, kProduct, {1, 0, kA}, 100, 0, 0, nullptr, Negate, nullptr},
+    {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 0, nullptr, 1, kSix, {1, 0, kA}, 1000000, 60000, 0, nullptr, Fail, nullptr}};
 OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 3];
 
 // ---- a session with them

@@ -201,12 +201,12 @@ def test_nodes_that_another_provider_has_are_not_claimed(
 ) -> None:
     model = parsed(
         """<ir_version: 10, opset_import: ["" : 20]>
-        g (float[n, 32] x, float[n, 32] z) => (float[n, 32] y) {
+        g (float[n, 16] x, float[n, 16] z) => (float[n, 16] y) {
           a = Add (x, z)  m = Mul (a, x)  s = Softmax (m)
           w = MatMul (s, k)  t = Tanh (w)  u = Mul (t, z)  v = Add (u, x)  y = Softmax (v)
         }"""
     )
-    weight = np.random.default_rng(2).standard_normal((32, 32), np.float32)
+    weight = np.random.default_rng(2).standard_normal((16, 16), np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "k"))
     ortkit.register_provider(Tanhs())
     try:

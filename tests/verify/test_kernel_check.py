@@ -168,7 +168,7 @@ def test_a_failed_kernel_is_tried_again(tmp_path: Path) -> None:
         assert not row.is_cached
 
 
-@pytest.mark.parametrize("cores", [2, 8])
+@pytest.mark.parametrize("cores", [1, 8])
 def test_kernels_after_one_that_crashes_are_checked(
     cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +185,7 @@ def test_kernels_after_one_that_crashes_are_checked(
     assert report.rows[1].op_type == other.op_type
     assert [gap.what for gap in report.gaps] == ["1 kernel"]
     assert not report.gaps[0].needs_hardware
-    assert [len(each) for each in made] == ([2] if cores == 2 else [1, 1])
+    assert [len(each) for each in made] == ([2] if cores == 1 else [1, 1])
 
 
 def test_constants_of_zero_do_not_hide_what_is_done_with_them(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_constants_of_zero_do_not_hide_what_is_done_with_them(tmp_path: Path) ->
 
 
 def test_a_kernel_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_cores(2, monkeypatch)
+    use_cores(1, monkeypatch)
     monkeypatch.setattr(process, "_TIMEOUT", 5.0)
     monkeypatch.setattr(process, "_TIMEOUT_PER_KERNEL", 0.0)
     fault = Fault(begin="while (n == 2) { static volatile int spins; ++spins; }")
