@@ -278,7 +278,13 @@ def _member(site: Site, members: dict[ir.Node, _Member]) -> _Member | None:
     if node.op_type not in _FREE:
         return None
     plan = permuted(site, [_TO_NCHW if value in images else None for value in node.inputs])
-    return None if plan is None or plan.is_plain else _Member(node, "free", images, plan)
+    if plan is None or plan.is_plain:
+        return None
+    if node.op_type == "ReduceMean" and site.int("keepdims", 1):
+        axes = plan.constants.get(1, plan.attributes.get("axes", ()))
+        if sorted(int(axis) for axis in np.ravel(axes)) == [1, 2]:
+            return _Member(node, "pool", first)
+    return _Member(node, "free", images, plan)
 
 
 def _is_image(site: Site, value: ir.Value) -> bool:
@@ -312,11 +318,20 @@ def _product(site: Site, pixels: ir.Value, name: str) -> ir.Value:
 
 
 def _mean(site: Site, pixels: ir.Value, name: str) -> ir.Value:
-    """Return the means of an NHWC image, [N, 1, 1, C]."""
-    if site.opset < _AXES_INPUT_SINCE:
-        return site.op("ReduceMean", [pixels], {"axes": [1, 2], "keepdims": 1}, name=name)
-    axes = site.constant([1, 2])
-    return site.op("ReduceMean", [pixels, axes], {"keepdims": 1}, name=name)
+    """Return the means of an NHWC image, [N, 1, 1, C]: first those of rows.
+
+    ONNX Runtime adds up the pixels of a channel one by one, which loses 80 epsilons of float32 in
+    65,536 of them (1.31.1). Those of a row and then the rows are far fewer.
+    """
+    for axis, own_name in ((2, f"{name}/rows"), (1, name)):
+        if site.opset < _AXES_INPUT_SINCE:
+            pixels = site.op(
+                "ReduceMean", [pixels], {"axes": [axis], "keepdims": 1}, name=own_name
+            )
+        else:
+            inputs = [pixels, site.constant([axis])]
+            pixels = site.op("ReduceMean", inputs, {"keepdims": 1}, name=own_name)
+    return pixels
 
 
 def _is_transpose(node: ir.Node, perm: Sequence[int]) -> bool:
