@@ -1,7 +1,7 @@
 """An int8 product as a region's body has it: exact sums, then scales and roundings.
 
     sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
-    sums = ConvInteger (x, w, zero)        x NHWC, turned to NCHW and back; w [N, C, h, w]
+    sums = ConvInteger (x, w, zero)        x NHWC, transposed to NCHW and back; w [N, C, h, w]
     sums = Add (sums, c)                   c int32 [N], optional
     y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
 

@@ -6,7 +6,7 @@
 
 namespace ortkit::cuda {
 
-// Whether the next launch on a stream follows the one that `NoteLaunch` was told of, in a graph that is
+// Whether the next launch on a stream follows the one that `NoteLaunch` recorded, in a graph that is
 // captured, with nothing in between.
 bool FollowsOwn(const Driver& driver, Stream* stream);
 

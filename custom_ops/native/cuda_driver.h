@@ -32,7 +32,7 @@ struct Function;
 struct Stream;
 struct GraphNode;
 
-// What a launch is told in addition (CUlaunchAttribute), and one with such (CUlaunchConfig).
+// An attribute of a launch (CUlaunchAttribute), and a launch with attributes (CUlaunchConfig).
 struct LaunchAttribute {
   int32_t id;
   int32_t padding;

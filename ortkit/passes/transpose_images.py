@@ -61,16 +61,16 @@ class TransposeImages(GraphPass):
 
 def _enter(site: Site) -> None:
     """Reshape tokens before they are transposed to an image that a convolution reads."""
-    turned = site.producer(site.input(0), "Transpose")
-    if turned is None or not any(_is_conv(reader) for reader in site.output.consumers()):
+    transpose = site.producer(site.input(0), "Transpose")
+    if transpose is None or not any(_is_conv(reader) for reader in site.output.consumers()):
         return
-    tokens, image = turned.inputs[0], site.shape(site.output)
+    tokens, image = transpose.inputs[0], site.shape(site.output)
     before = site.shape(tokens)
-    if tokens is None or before is None or not _is_transpose(site, turned, _TOKENS):
+    if tokens is None or before is None or not _is_transpose(site, transpose, _TOKENS):
         return
     if image is None or len(image) != 4 or image[:2] != (before[0], before[2]):
         return
-    if not site.only_use(turned.outputs[0]):
+    if not site.only_use(transpose.outputs[0]):
         site.miss("others read the tokens as they are transposed")
         return
     wanted = (image[0], image[2], image[3], image[1])
@@ -104,14 +104,14 @@ def _leave(site: Site) -> None:
 def _activate(site: Site) -> None:
     """Apply an activation to what a convolution made before that is transposed to NHWC."""
     flat = site.producer(site.input(0), *RESHAPES)
-    turned = site.producer(site.input(0) if flat is None else flat.inputs[0], "Transpose")
-    source = None if turned is None else turned.inputs[0]
-    if turned is None or source is None or not _is_transpose(site, turned, _TO_NHWC):
+    transpose = site.producer(site.input(0) if flat is None else flat.inputs[0], "Transpose")
+    source = None if transpose is None else transpose.inputs[0]
+    if transpose is None or source is None or not _is_transpose(site, transpose, _TO_NHWC):
         return
     made = None if source is None else source.producer()
     if made is None or not _is_conv(made) or made.graph is not site.node.graph:
         return
-    between = [source, turned.outputs[0], *([] if flat is None else flat.outputs)]
+    between = [source, transpose.outputs[0], *([] if flat is None else flat.outputs)]
     if not all(site.only_use(value) for value in between):
         return
     if not all(site.scope.is_constant(value) for value in site.node.inputs[1:] if value):

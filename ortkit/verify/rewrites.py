@@ -484,7 +484,6 @@ _UNKNOWN_BYTES = 1 << 20
 #: Folders of repeated runs: the original's steps with its values perturbed, and with the constants
 #: that the candidate lacks; the candidate's steps with the constants that the original lacks.
 _PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
-_TENSOR = ir.TensorType(ir.DataType.FLOAT)
 #: The original's steps and the candidate's, each with the folder of its weights.
 _Pair: TypeAlias = tuple[tuple[ir.Model, Path], tuple[ir.Model, Path]]
 

@@ -247,7 +247,7 @@ def counted(graph: onnx.GraphProto, bodies: Mapping[str, Sequence[onnx.NodeProto
 
 
 def top1_agreement(reference: Path, other: Path) -> float | None:
-    """Return the part of rows with the same largest number; None where no output has classes."""
+    """Return the top-1 agreement, a part of all rows; None where no output has classes."""
     with np.load(reference) as one, np.load(other) as two:
         pairs = [(one[a], two[b]) for a, b in zip(one.files, two.files, strict=True)]
     found = [

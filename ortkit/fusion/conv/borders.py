@@ -58,9 +58,9 @@ def borders(blocks: Sequence[Block], *, spares: bool = True) -> Borders:
         elif not is_read_outside(value, inside):
             gone[node] = None
     for value in leaving:
-        turned = to_nhwc(value, inside)
-        gone.update(dict.fromkeys(turned))
-        if is_read_outside(value, inside | frozenset(turned)):
+        transposes = to_nhwc(value, inside)
+        gone.update(dict.fromkeys(transposes))
+        if is_read_outside(value, inside | frozenset(transposes)):
             changed[value] = None
     return Borders(tuple(changed), tuple(gone))
 

@@ -20,7 +20,7 @@ from ortkit.analysis.quantization import is_op
 from ortkit.env import set_runtime_log
 from ortkit.fusion.int8.products import MICROSOFT, Array, Grid, grid_of
 from ortkit.fusion.regions.access import access_of
-from ortkit.fusion.regions.growth import joined
+from ortkit.fusion.regions.growth import next_step
 from ortkit.rewrite.scope import Scope
 
 #: Bytes that there are.
@@ -63,7 +63,7 @@ def find_lookup(
         return is_free(node) and _is_pointwise(node)
 
     while len(nodes) < _MOST:
-        step = joined(scope, end, is_inner, _MOST - len(nodes))
+        step = next_step(scope, end, is_inner, _MOST - len(nodes))
         if not step or not scope.shapes.same_shape(step[-1].outputs[0], value):
             break
         nodes += step

@@ -36,7 +36,7 @@ def epilogue_steps(
             node = next(iter(value.uses())).node
             step = [node] if is_step(node, value) else []
         else:
-            step = joined(scope, value, is_inner, most)
+            step = next_step(scope, value, is_inner, most)
         count += len(step)
         if not step or count > most:
             break
@@ -87,7 +87,7 @@ def operand_makers(node: ir.Node, may_be: Callable[[ir.Node], bool]) -> list[ir.
     return found
 
 
-def joined(
+def next_step(
     scope: Scope, value: ir.Value, is_inner: Callable[[ir.Node], bool], most: int
 ) -> list[ir.Node]:
     """Return the fewest nodes that make one value of `value`, which nothing else reads.

@@ -178,13 +178,13 @@ def op_source(
         lines += c_extents(f"{name}_dims{index}", dims, symbols)
     rows = (_tensor_source(t, f"{name}_dims{i}") for i, t in enumerate(tensors))
     lines.append(f"static const OrtkitTensor {name}_tensors[] = {{{', '.join(rows)}}};")
-    told = value_sizes(signature)
-    if told:
-        lines += c_extents(f"{name}_least", [one.least for one in told], symbols)
+    by_value = value_sizes(signature)
+    if by_value:
+        lines += c_extents(f"{name}_least", [one.least for one in by_value], symbols)
         sizes = (
             f"{{{symbols.index(one.symbol)}, {c_extent(f'{name}_least', number, one.least)}, "
             f"{one.tensor}}}"
-            for number, one in enumerate(told)
+            for number, one in enumerate(by_value)
         )
         lines.append(f"static const OrtkitValueSize {name}_values[] = {{{', '.join(sizes)}}};")
     places = [f"s{index}" for index in range(len(symbols))]
@@ -195,7 +195,7 @@ def op_source(
     lines.append(
         f"#define OP_{number} {{{c_text(label or signature.op_type)}, {c_text(signature.key)}, "
         f"{len(symbols)}, {name}_symbols, {len(signature.inputs)}, {len(signature.outputs)}, "
-        f"{name}_tensors, {len(told)}, {f'{name}_values' if told else 'NULL'}, "
+        f"{name}_tensors, {len(by_value)}, {f'{name}_values' if by_value else 'NULL'}, "
         f"{len(launch.units)}, {name}_units, "
         f"{c_extent(f'{name}_points', 0, launch.points)}, "
         f"{launch.picoseconds_per_point}, {launch.shared_nanoseconds}, "

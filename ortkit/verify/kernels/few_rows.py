@@ -69,16 +69,16 @@ def few_rows(kernel: KernelNode) -> FewRows | None:
 
 def _few_along(kernel: KernelNode, axis: int, elements: int) -> FewRows | None:
     """Return a kernel with its body for fewer rows along an axis, if there is one."""
-    turned = _Turned.of(kernel, axis)
-    if turned is None:
+    layout = _Transposed.of(kernel, axis)
+    if layout is None:
         return None
-    model = ir.from_proto(turned.model(kernel))
+    model = ir.from_proto(layout.model(kernel))
     batch = fixed_batch(model)
     if batch <= _FEWEST:
         return None
     rows = max(_FEWEST, min(_ELEMENTS * batch // elements, batch // _KINDS))
     cut = cut_batch(model, rows)
-    return _few(kernel, turned, model, cut) if isinstance(cut, Cut) else None
+    return _few(kernel, layout, model, cut) if isinstance(cut, Cut) else None
 
 
 def _elements(shape: Sequence[Size]) -> int:
@@ -86,7 +86,7 @@ def _elements(shape: Sequence[Size]) -> int:
 
 
 @dataclass(frozen=True)
-class _Turned:
+class _Transposed:
     """A body some of whose tensors are transposed, so that an axis of theirs is the first one.
 
     Args:
@@ -120,7 +120,7 @@ class _Turned:
 
     def name(self, name: str) -> str:
         """Return what a tensor is called where the axis is the first one."""
-        return f"{name}/turned" if name in self.names else name
+        return f"{name}/transposed" if name in self.names else name
 
     def shape(self, name: str, shape: Sequence[Size]) -> tuple[Size, ...]:
         """Return a tensor's shape with the axis in front."""
@@ -180,7 +180,7 @@ def _described(
     return helper.make_tensor_value_info(name, 0 if dtype is None else dtype.value, sizes)
 
 
-def _few(kernel: KernelNode, turned: _Turned, model: ir.Model, cut: Cut) -> FewRows | None:
+def _few(kernel: KernelNode, layout: _Transposed, model: ir.Model, cut: Cut) -> FewRows | None:
     """Return what a cut of the body's model says; None where it is not known where rows are."""
     known = {name for name in kernel.function.input if name}
     axes = row_axes(model, cut)
@@ -193,11 +193,11 @@ def _few(kernel: KernelNode, turned: _Turned, model: ir.Model, cut: Cut) -> FewR
         if name not in known and value.const_value is not None:
             tensor = ir.serde.serialize_tensor(value.const_value)
             function.node.append(helper.make_node("Constant", [], [name], value=tensor))
-    function.node.extend(turned.from_own(name) for name in function.input if name in turned.names)
+    function.node.extend(layout.from_own(name) for name in function.input if name in layout.names)
     function.node.extend(ir.to_proto(node) for node in cut.model.graph)
-    function.node.extend(turned.to_own(name) for name in function.output if name in turned.names)
+    function.node.extend(layout.to_own(name) for name in function.output if name in layout.names)
     inputs, outputs = (
-        tuple(turned.own_axis(name, axes.get(turned.name(name))) for name in names)
+        tuple(layout.own_axis(name, axes.get(layout.name(name))) for name in names)
         for names in (function.input, function.output)
     )
     if None in outputs or all(axis is None for axis in inputs):
