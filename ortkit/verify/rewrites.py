@@ -59,6 +59,7 @@ from ortkit.verify.steps import (
     prune,
 )
 from ortkit.verify.tolerances import TOLERANCES
+from ortkit.verify.whole_biases import round_biases
 from ortkit.verify.widening import widened, widened_feeds
 
 #: A step is a few nodes; ONNX Runtime's kernels for one node differ from the standard's order of
@@ -88,6 +89,7 @@ class RewriteStage:
             custom_ops: Libraries that the models need to load at all.
         """
         self._original = widened(original)
+        round_biases(self._original)
         self._values = computed_values(self._original)
         self._shapes = Shapes.infer(self._original)
         for value in self._values.values():
@@ -133,6 +135,7 @@ class RewriteStage:
         self._kept_seconds = kept_seconds
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
+        round_biases(wide)
         if allowance.stated:
             saturate(wide, self._original)
         folder.mkdir()
