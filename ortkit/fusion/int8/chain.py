@@ -159,7 +159,11 @@ class Chain:
             name = w.op("Mul", self._input("f", one.factor), name)
         scaled = w.op("Mul", cast, name)
         if one.bias is not None:
-            scaled = w.op("Add", scaled, self._input("b", one.bias))
+            if isinstance(one.bias, ir.Value):
+                name = self._input("b", one.bias)
+            else:
+                name = self._row("b", one.bias)
+            scaled = w.op("Add", scaled, name)
         if one.grid is not None:
             return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
         if rounding is not None:

@@ -197,13 +197,12 @@ class _Finder(Finder):
             raise RefusedError("its scales are not one for each filter")
         source, grid = x
         source, weight, before = self._padded(source, grid, weight)
-        scale, bias, added = np.asarray(grid.scale * scales, np.float32), self.input(2), None
-        if bias is not None:
-            added = self.whole_bias(bias, scale, weight)
-            if added is None:
-                raise RefusedError("its bias has another scale than its sums, or is no constant")
+        scale, given = np.asarray(grid.scale * scales, np.float32), self.input(2)
+        added, bias = (None, None) if given is None else self.biases(given, scale, weight)
+        if given is not None and added is None and bias is None:
+            raise RefusedError("its bias has another scale than its sums, or is no constant")
         found = self.made(
-            source, grid.zero, weight, scale, added=added, is_merged=True,
+            source, grid.zero, weight, scale, added=added, bias=bias, is_merged=True,
             nodes=(*before, self.node),
         )  # fmt: skip
         return self._convolution(found)

@@ -212,7 +212,7 @@ class IntegerProduct:
         scale: float32 [N] or one number: a constant, or a value.
         factor: One float32 that a constant scale is multiplied by at run time; None if there is
             none.
-        bias: float32 [N], added to what was scaled; None if nothing is.
+        bias: float32 [N], added to what was scaled: a constant, or a value; None if nothing is.
         end: The result.
         grid: What the result's numbers stand for, if the product rounds it itself; else it is
             float32.
@@ -227,7 +227,7 @@ class IntegerProduct:
     added: Array | None
     scale: Array | ir.Value
     factor: ir.Value | None
-    bias: ir.Value | None
+    bias: Array | ir.Value | None
     end: ir.Value
     grid: Grid | None = None
     is_merged: bool = False
@@ -296,12 +296,14 @@ class Finder:
             return None
         (source, grid), (matrix, scales) = x, weight
         scale = np.asarray(grid.scale * scales, np.float32)
-        added, bias = None, self.input(2) if self.node.op_type == "Gemm" else None
-        if bias is not None:
-            added = self.whole_bias(bias, scale, matrix)
-            if added is None:
+        added, bias, given = None, None, self.input(2) if self.node.op_type == "Gemm" else None
+        if given is not None:
+            added, bias = self.biases(given, scale, matrix)
+            if added is None and bias is None:
                 return None
-        return self.made(source, grid.zero, matrix, scale, added=added, is_merged=True)
+        return self.made(
+            source, grid.zero, matrix, scale, added=added, bias=bias, is_merged=True
+        )  # fmt: skip
 
     def of_rounded(self) -> IntegerProduct | None:
         """QLinearMatMul."""
@@ -380,7 +382,7 @@ class Finder:
         *,
         added: Array | None = None,
         factor: ir.Value | None = None,
-        bias: ir.Value | None = None,
+        bias: Array | ir.Value | None = None,
         nodes: tuple[ir.Node, ...] = (),
         grid: Grid | None = None,
         is_merged: bool = False,
@@ -492,6 +494,19 @@ class Finder:
             return array.reshape(())
         return array.reshape(-1) if array.size == matrix.columns else None
 
+    def biases(
+        self, value: ir.Value, scale: Array, matrix: Weights
+    ) -> tuple[Array | None, Array | None]:
+        """Return a constant bias as int32 of the sums' scale; else as float32 of the result.
+
+        It stays float32 where the result does, as NNCF writes what an activation follows.
+        """
+        whole = self.whole_bias(value, scale, matrix)
+        if whole is not None or is_rounded(self.node.outputs[0]):
+            return whole, None
+        is_row = self.shape(value) == (matrix.columns,)
+        return None, self.row(value, matrix.columns, np.float32) if is_row else None
+
     def whole_bias(self, value: ir.Value, scale: Array, matrix: Weights) -> Array | None:
         """Return a bias in int32, if its scale is that of the sums, or can be.
 
@@ -501,7 +516,7 @@ class Finder:
         columns = matrix.columns
         wanted = np.broadcast_to(scale, (columns,))
         exact = None
-        if self.shape(value) == (columns,) and _is_rounded(self.node.outputs[0]):
+        if self.shape(value) == (columns,) and is_rounded(self.node.outputs[0]):
             exact = self.row(value, columns, np.float32)
         if exact is not None:
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -551,13 +566,13 @@ _FLOAT = ir.DataType.FLOAT
 _MOST_WHOLE = 2.0**31
 
 
-def _is_rounded(value: ir.Value) -> bool:
+def is_rounded(value: ir.Value) -> bool:
     """Say whether QuantizeLinear alone reads a value, behind a Relu or Clip if there is one."""
     if not is_read_once(value):
         return False
     node = next(iter(value.uses())).node
     if not node.domain and node.op_type in ("Clip", "Relu"):
-        return _is_rounded(node.outputs[0])
+        return is_rounded(node.outputs[0])
     return is_op(node, "QuantizeLinear")
 
 
