@@ -38,6 +38,7 @@ from ortkit.verify.inputs.guard_coverage import (
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
+from ortkit.verify.lowered.whole_biases import round_biases
 from ortkit.verify.perturbation import CHOICE_RUNS, RUNS, perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
 from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
@@ -59,7 +60,6 @@ from ortkit.verify.steps import (
     prune,
 )
 from ortkit.verify.tolerances import TOLERANCES
-from ortkit.verify.whole_biases import round_biases
 from ortkit.verify.widening import widened, widened_feeds
 
 #: A step is a few nodes; ONNX Runtime's kernels for one node differ from the standard's order of

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from ortkit.verify.whole_biases import round_biases
+from ortkit.verify.lowered.whole_biases import round_biases
 
 BIAS = np.array([0.2499, -1.13, 3.0], np.float32)
 SCALES = np.array([0.5, 0.25, 1.0], np.float32)
