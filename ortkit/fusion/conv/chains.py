@@ -105,7 +105,9 @@ def _judged(
     reason = "" if cost.pays else f"not predicted to gain {cost.least_in_words} of its time"
     if around.changed and all(block.kind in _NEVER_ALONE for block in blocks):
         # Of several threads one transposes, and all compute what is left to ONNX Runtime.
-        reason = "Resizes, means and products alone are not worth another layout"
+        is_resize = blocks[0].kind == "resize"
+        what = "Resizes" if is_resize else "means and products of images"
+        reason = f"{what} alone are not worth another layout"
     if reason:
         return Chain(tuple(blocks), (), cost, reason)
     made = {value for block in blocks for value in block.results}
