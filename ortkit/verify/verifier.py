@@ -27,7 +27,7 @@ from ortkit.verify.judging import judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.model_file import as_file
-from ortkit.verify.perturbed_runs import PerturbedRuns
+from ortkit.verify.perturbed.runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.reference import Reference, Request, compute_reference
 from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
@@ -175,9 +175,7 @@ class Verifier:
         folder = self._folder() / "widened"
         found = compute_reference(wide, folder)
         if isinstance(found, Reference):
-            perturbed = PerturbedRuns(
-                request.path, found.feeds, folder, found.budget, self._custom_ops
-            )
+            perturbed = PerturbedRuns(request.path, folder, found.budget, self._custom_ops)
             coarsest = coarsest_type(request.model)
             self._state = replace(found, perturbed=perturbed, coarsest=coarsest)
             self._opened, self._path = model, path
