@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import onnx_ir as ir
 
@@ -42,6 +42,8 @@ from ortkit.verify.verification import Gap, Verification, told
 from ortkit.verify.widening import widened
 
 _HALVES = ("float16", "bfloat16")
+KernelsOf: TypeAlias = KernelReport | Callable[[], KernelReport | None] | None
+"""What is known of a model's kernels alone, or what returns it."""
 #: For the start of a process, on a busy machine.
 _START_SECONDS = 5.0
 
@@ -208,7 +210,7 @@ class Verifier:
         computed_in: str = "",
         stated: float = 0.0,
         values: RewriteCheck | None = None,
-        kernels: KernelReport | None = None,
+        kernels: KernelsOf = None,
         keeps_names: bool = False,
     ) -> Verification:
         """Judge a candidate.
@@ -225,7 +227,8 @@ class Verifier:
             stated: An error that the user accepts: of each value, computed from the original's
                 values, and of each output; see `ortkit.verify.accuracy`.
             values: What is known of the values in between; None: they are compared.
-            kernels: What is known of each kernel beside its body; None: they are run.
+            kernels: What is known of each kernel beside its body, or what returns it, which is
+                called once the values are compared; None: they are run.
             keeps_names: Whether values of one name are the same value, as in what ortkit rewrites.
 
         Raises:
@@ -254,7 +257,7 @@ class Verifier:
         computed_in: str,
         stated: float,
         values: RewriteCheck | None,
-        kernels: KernelReport | None,
+        kernels: KernelsOf,
         keeps_names: bool,
     ) -> Verification:
         """Judge a candidate on the original's input sets; see `check`."""
@@ -281,6 +284,8 @@ class Verifier:
         if rewrites.wrong:
             return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)
         custom_ops = self._custom_ops
+        if callable(kernels):
+            kernels = kernels()
         if kernels is None and library is not None:
             kernels = check_kernels(
                 opened,
