@@ -36,8 +36,16 @@ class VerifierAhead:
     def begin(self) -> None:
         """Run the original in a thread."""
         pool = ThreadPoolExecutor(1, "verifier")
-        self._begun = pool.submit(lambda: self._make().__enter__())
+        self._begun = pool.submit(self._prepared)
         pool.shutdown(wait=False)
+
+    def _prepared(self) -> AnyVerifier:
+        with ExitStack() as stack:
+            found = self._make().__enter__()
+            stack.push(found)
+            found.prepare()
+            stack.pop_all()
+        return found
 
     def __enter__(self) -> Self:
         """Begin."""

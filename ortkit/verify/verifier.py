@@ -196,6 +196,14 @@ class Verifier:
         is_own = isinstance(self._state, Reference) and not self._only_wide
         return self._state if is_own else None  # type: ignore[return-value]
 
+    def prepare(self) -> None:
+        """Do what a candidate's values are compared by and needs the original alone.
+
+        Otherwise it is done when the first candidate is judged.
+        """
+        if isinstance(self._state, Reference):
+            self._rewrites(self._state)
+
     @property
     def refusal(self) -> str:
         """Why no candidate can be judged; empty if one can."""

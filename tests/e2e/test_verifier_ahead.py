@@ -16,10 +16,14 @@ class Noted:
         self._done, self._problem = done, problem
 
     def __enter__(self) -> Self:
-        if self._problem:
+        if self._problem == "no such input":
             raise ValueError(self._problem)
         self._done.append("run")
         return self
+
+    def prepare(self) -> None:
+        if self._problem == "not prepared":
+            raise ValueError(self._problem)
 
     def __exit__(self, *_: object) -> None:
         self._done.append("end")
@@ -57,3 +61,9 @@ def test_its_error_is_raised_where_it_is_asked_for() -> None:
             pass
     with ahead([], "no such input") as verifiers:
         verifiers.begin()  # nobody asks
+    done: list[str] = []
+    with ahead(done, "not prepared") as verifiers:
+        verifiers.begin()
+        with pytest.raises(ValueError, match="not prepared"), verifiers.verifier():
+            pass
+    assert done == ["run", "end"]
