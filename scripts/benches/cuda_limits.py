@@ -24,7 +24,7 @@ _ALGORITHMS = 16
 _WORKSPACE = 64 << 20
 #: Launches of a graph, and how often it is replayed.
 _LAUNCHES, _REPLAYS = 20, 5
-#: Operands are taken by turns, so that together they do not fit a cache of 60 MB.
+#: Launches rotate among operands, which together do not fit a cache of 60 MB.
 _ROTATED_BYTES = 160_000_000
 #: Numbers of cublasLt.h and library_types.h.
 _COMPUTE_32F, _REAL_32F, _REAL_16F = 68, 0, 2
