@@ -36,14 +36,13 @@ from ortkit.verify.inputs.guard_coverage import (
     probe_names,
     read_coverage,
 )
-from ortkit.verify.judging_batches import Judging, judges_here
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbation import CHOICE_RUNS, RUNS, perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
 from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
-from ortkit.verify.resumption import Batch, Stop, live_values, resume
+from ortkit.verify.resumption import Batch, Judging, Stop, judges_here, live_values, resume
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rounded_constants import (
     RoundedConstants,
