@@ -14,7 +14,10 @@ _MODES = {
     "freezing": ("reduce-overhead", True, False),
     "max-autotune": ("max-autotune", True, False),
 }
-_MODES_OF_NETS = {"channels last": ("max-autotune", True, True)}
+_MODES_OF_NETS = {
+    "channels last": ("reduce-overhead", True, True),
+    "channels last max-autotune": ("max-autotune", True, True),
+}
 #: The names of all ways.
 MODES = tuple(_MODES | _MODES_OF_NETS)
 
