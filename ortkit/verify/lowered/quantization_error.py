@@ -71,7 +71,7 @@ class _Slices:
             columns: Sums over all other axes.
         """
         if self.axis is None:
-            return rows.sum().reshape(-1)
+            return np.asarray(rows.sum()).reshape(-1)
         if self.axis == rows.ndim:
             return columns
         return np.asarray(rows.sum(axis=tuple(a for a in range(rows.ndim) if a != self.axis)))
@@ -195,7 +195,7 @@ class _Sums:
 
 def _over(products: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Divide; what has no size gives 0."""
-    return np.divide(products, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    return np.asarray(np.divide(products, sizes, out=np.zeros_like(sizes), where=sizes > 0))
 
 
 def _cuts(shape: tuple[int, ...]) -> list[_Slices]:
