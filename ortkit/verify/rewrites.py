@@ -8,10 +8,11 @@ values (`steps.py`), so that each rewrite is judged where it is, at the toleranc
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Lock
 
 import onnx_ir as ir
 
@@ -38,7 +39,7 @@ from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbed.runs import unit_of
 from ortkit.verify.perturbed.steps import LIMITS, Side, StepJudge
 from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
-from ortkit.verify.resumption import Batch, Stop, live_values, resume
+from ortkit.verify.resumption import Batch, Judging, Stop, judges_here, live_values, resume
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rounded_constants import (
     RoundedConstants,
@@ -94,6 +95,7 @@ class RewriteStage:
         self._rounded: RoundedConstants | None = None
         """Of the candidate that is compared; None until they are asked for."""
         self._guards: GuardCoverage | None = None
+        self._lock = Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
         self._weights = share_weights(self._original, folder / "original.onnx")
@@ -186,27 +188,31 @@ class RewriteStage:
         return {name, *(read & self._values.keys())}
 
     def _compared(self, wide: ir.Model, names: Sequence[str], folder: Path) -> RewriteCheck:
-        """Compare the values named, each computed from the others; as many at a time as fit."""
+        """Compare the values named, each computed from the others; as many at a time as fit.
+
+        The models run on the values of a batch while those of the batches before are judged.
+        """
         compared = [name for name in names if not draws(self._values[name].producer())]
-        total = RewriteCheck()
         batches = [self._batch(wide, names, each) for each in self._batches(compared)]
         batches = [each for each in batches if each.names]
-        stop = Stop()
-        for number, batch in enumerate(batches):
-            if total.late:
-                total = total.with_part(RewriteCheck(late=batch.names))
-                continue
-            part = folder / str(number)
-            part.mkdir(parents=True)
-            live = self._live(batch, batches[number + 1 :])
-            total = total.with_part(self._compared_at_once(wide, batch, part, stop, live))
-            if stop.results is not None:
-                shutil.rmtree(stop.results.parent)
-            stop = Stop(frozenset(live), part / "expected")
-            if total.problem:
-                break
-        if stop.results is not None:
-            shutil.rmtree(stop.results.parent)
+        total, stop = RewriteCheck(), Stop()
+        with Judging(judges_here()) as judging:
+            for number, batch in enumerate(batches):
+                if judging.is_over:
+                    break
+                part = folder / str(number)
+                part.mkdir(parents=True)
+                live = self._live(batch, batches[number + 1 :])
+                problem = self._run_batch(batch, part, stop, live)
+                judging.add(part, partial(self._judge_batch, wide, batch, part), problem)
+                stop = Stop(frozenset(live), part / "expected")
+        for check in judging.checks:
+            total = total.with_part(check)
+        if total.late and not total.problem:
+            left = batches[len(judging.checks) :]
+            total = total.with_part(
+                RewriteCheck(late=tuple(n for each in left for n in each.names))
+            )
         return total
 
     def _batch(self, wide: ir.Model, names: Sequence[str], compared: Sequence[str]) -> Batch:
@@ -234,10 +240,18 @@ class RewriteStage:
         value = self._values[name]
         return isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING
 
-    def _compared_at_once(
-        self, wide: ir.Model, batch: Batch, folder: Path, stop: Stop, live: set[str]
-    ) -> RewriteCheck:
-        steps, own_steps, compared = batch.steps, batch.own_steps, batch.names
+    def _run_batch(
+        self, batch: Batch, folder: Path, stop: Stop, live: set[str]
+    ) -> RewriteCheck | None:
+        """Run the original, and the candidate's steps; return what stopped them, None if nothing.
+
+        Args:
+            batch: What is compared.
+            folder: For the results.
+            stop: Where the run of the batch before stopped.
+            live: The values at which this one does.
+        """
+        steps, compared = batch.steps, batch.names
         whole = self._original.clone()
         wanted = batch.needed | live
         guards = None
@@ -262,6 +276,11 @@ class RewriteStage:
             probes = probe_names(len(guards))
             runs = [read_values(folder / "expected" / each.name, probes) for each in self._feeds]
             self._guards = read_coverage(guards, runs, guards_in_bodies(self._original))
+        return None
+
+    def _judge_batch(self, wide: ir.Model, batch: Batch, folder: Path) -> RewriteCheck:
+        """Compare the values of a batch that has run."""
+        steps, own_steps, compared = batch.steps, batch.own_steps, batch.names
         lowered = self._lowered(wide, steps, own_steps, folder)
         rounded = lowered.floats | lowered.others
         exact = [name for name in compared if name not in rounded]
@@ -282,9 +301,10 @@ class RewriteStage:
 
     def _rounded_constants(self, wide: ir.Model) -> RoundedConstants:
         """Return the constants in half precision that only one of the two has; found once."""
-        if self._rounded is None:
-            self._rounded = rounded_constants(self._original, wide, self._allowance.half)
-        return self._rounded
+        with self._lock:  # batches are judged in several threads
+            if self._rounded is None:
+                self._rounded = rounded_constants(self._original, wide, self._allowance.half)
+            return self._rounded
 
     def _lowered(
         self, wide: ir.Model, steps: ir.Model, own_steps: ir.Model, folder: Path

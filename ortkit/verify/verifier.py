@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import onnx_ir as ir
 
@@ -42,6 +42,8 @@ from ortkit.verify.verification import Gap, Verification, told
 from ortkit.verify.widening import widened
 
 _HALVES = ("float16", "bfloat16")
+KernelsOf: TypeAlias = KernelReport | Callable[[], KernelReport | None] | None
+"""What is known of a model's kernels alone, or what returns it."""
 #: For the start of a process, on a busy machine.
 _START_SECONDS = 5.0
 
@@ -192,6 +194,14 @@ class Verifier:
         is_own = isinstance(self._state, Reference) and not self._only_wide
         return self._state if is_own else None  # type: ignore[return-value]
 
+    def prepare(self) -> None:
+        """Do what a candidate's values are compared by and needs the original alone.
+
+        Otherwise it is done when the first candidate is judged.
+        """
+        if isinstance(self._state, Reference):
+            self._rewrites(self._state)
+
     @property
     def refusal(self) -> str:
         """Why no candidate can be judged; empty if one can."""
@@ -206,7 +216,7 @@ class Verifier:
         computed_in: str = "",
         stated: float = 0.0,
         values: RewriteCheck | None = None,
-        kernels: KernelReport | None = None,
+        kernels: KernelsOf = None,
         keeps_names: bool = False,
     ) -> Verification:
         """Judge a candidate.
@@ -223,7 +233,8 @@ class Verifier:
             stated: An error that the user accepts: of each value, computed from the original's
                 values, and of each output; see `ortkit.verify.accuracy`.
             values: What is known of the values in between; None: they are compared.
-            kernels: What is known of each kernel beside its body; None: they are run.
+            kernels: What is known of each kernel beside its body, or what returns it, which is
+                called once the values are compared; None: they are run.
             keeps_names: Whether values of one name are the same value, as in what ortkit rewrites.
 
         Raises:
@@ -252,7 +263,7 @@ class Verifier:
         computed_in: str,
         stated: float,
         values: RewriteCheck | None,
-        kernels: KernelReport | None,
+        kernels: KernelsOf,
         keeps_names: bool,
     ) -> Verification:
         """Judge a candidate on the original's input sets; see `check`."""
@@ -279,6 +290,8 @@ class Verifier:
         if rewrites.wrong:
             return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)
         custom_ops = self._custom_ops
+        if callable(kernels):
+            kernels = kernels()
         if kernels is None and library is not None:
             kernels = check_kernels(
                 opened,

@@ -90,6 +90,8 @@ def test_bad_configurations(
         ("[]", "has no 'model'"),
         ('{"model": {}}', "names no model"),
         ('{"model": {"a": 1, "a": 2}}', "the key 'a' is there twice"),
+        ('{"model": {"context_length": NaN}}', "NaN is no number of JSON"),
+        ('{"model": {"decoder": {"session_options": 5}}}', "'session_options' is no object"),
         ('{"model": ' + "[" * 100_000 + "]" * 100_000 + "}", "has too many levels"),
     ],
 )
@@ -97,6 +99,14 @@ def test_damaged_configurations(tmp_path: Path, text: str, message: str) -> None
     folder = genai_folder(tmp_path / "f")
     (folder / "genai_config.json").write_text(text)
     with pytest.raises(OrtkitError, match=message):
+        read_folder(folder)
+
+
+def test_a_link_out_of_the_folder_is_no_model(tmp_path: Path) -> None:
+    folder, outside = genai_folder(tmp_path / "f"), tmp_path / "model.onnx"
+    (folder / "model.onnx").rename(outside)
+    (folder / "model.onnx").symlink_to(outside)
+    with pytest.raises(UserError, match=r"decoder names a link out of the folder: model\.onnx"):
         read_folder(folder)
 
 

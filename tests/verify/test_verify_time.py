@@ -114,6 +114,20 @@ def test_a_clock_counts_what_runs() -> None:
     assert 0.5 < budget.left < 0.96
 
 
+def test_what_runs_side_by_side_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    monkeypatch.setattr("ortkit.verify.budget.time.monotonic", lambda: now[0])
+    budget = Budget(10.0)
+    with budget.running():
+        now[0] += 1.0
+        with budget.running():
+            now[0] += 2.0
+            assert budget.left == 7.0
+        now[0] += 1.0
+    now[0] += 5.0
+    assert budget.left == 6.0
+
+
 def test_no_session_starts_without_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "stream_isolated", None)
     settings = [Setting(Path("none.onnx"), tmp_path / "results")] * 2
