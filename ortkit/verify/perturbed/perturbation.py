@@ -202,7 +202,7 @@ class _Factors:
         return self._read(value, self._pool(dtype, part))
 
     def _pool(self, dtype: ir.DataType, part: float) -> ir.Value:
-        """Return numbers 1 + r, [`_POOL`]; drawn in each run anew."""
+        """Return numbers 1 + r, [`_POOL`], drawn again in each run."""
         if (dtype, part) not in self._pools:
             size = _constant(np.array([_POOL]))
             one = ir.tensor(np.ones(1, dtype.numpy()))

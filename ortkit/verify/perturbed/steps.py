@@ -188,7 +188,7 @@ class _Runs:
         self._made = dict.fromkeys((_PERTURBED, _LOST, _NEW), 0)
 
     def add(self, off: Mapping[str, Off], count: int, *, constants_only: bool = False) -> None:
-        """Make what lacks of so many runs, on the input sets on which values are off.
+        """Make the runs that lack, on the input sets on which values are off.
 
         Args:
             off: The values; those of an earlier call, or fewer, on the same sets or fewer.
