@@ -243,7 +243,10 @@ class Verifier:
         options = (refusal, computed_in, stated, values, kernels, keeps_names)
         found = self._checked(candidate, library, *options)
         state = self._state
-        if isinstance(state, Refused) or state.maker is None or stated or not found.is_good:
+        if isinstance(state, Refused):
+            return found
+        found = replace(found, input_sets=state.about, dropped_sets=state.dropped)
+        if state.maker is None or stated or not found.is_good:
             return found
         again = partial(
             Verifier.check,
@@ -440,14 +443,14 @@ class Verifier:
         opened = widened(opened) if self._only_wide else opened
         folder = self._folder() / f"limits{self._checks}"
         rest = (state.budget, folder, self._custom_ops)
-        sets = own_limit_sets(maker, original, opened, state.feeds, *rest)
-        if not sets:
+        own = own_limit_sets(maker, original, opened, state.feeds, *rest)
+        if not own:
             return found
         with Verifier(
             original,
             memory_mib=self._memory_mib,
             custom_ops=self._custom_ops,
-            given=sets,
+            given=own,
             tolerance=self._tolerance,
             budget=state.budget,
         ) as verifier:
@@ -457,12 +460,15 @@ class Verifier:
         seconds = found.seconds + beside.seconds
         if beside.verdict == "not possible":
             return found
+        sets = (*found.input_sets, *beside.input_sets)
         if not beside.is_good:
-            return replace(beside, samples=found.samples + beside.samples, seconds=seconds)
+            samples = found.samples + beside.samples
+            return replace(beside, samples=samples, input_sets=sets, seconds=seconds)
         remark = f"and on {beside.samples} at numbers that only the candidate compares with"
         return replace(
             found.beside(beside.not_compared, remark),
             samples=found.samples + beside.samples,
+            input_sets=sets,
             seconds=seconds,
         )
 
