@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import tempfile
@@ -120,6 +121,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 def pytest_sessionfinish() -> None:
     """Keep pytest from collecting garbage five times at the end, which nobody reads."""
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
