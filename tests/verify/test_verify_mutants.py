@@ -36,16 +36,16 @@ SAMPLE: dict[str, list[tuple[Measure, Subject, int]]] = {
         (measure, Subject("convs", weights="trained"), 2),
     ],
     "float16": [
-        (measure, Subject("mixed", "float16", "trained"), 2),
+        (measure, Subject("mixed", "float16", "trained"), 3),
     ],
     "bfloat16": [
-        (measure, Subject("mixed", "bfloat16", "trained"), 2),
+        (measure, Subject("mixed", "bfloat16", "trained"), 3),
     ],
     "quantized": [
         (measure, Subject("mixed", "quantized"), 2),
         (measure, Subject("convs", "quantized", "trained"), 1),
     ],
-    "kernels": [(measure_kernels, Subject("mixed"), 3)],
+    "kernels": [(measure_kernels, Subject("mixed"), 5)],
     "lowering": [(measure_lowering, Subject("mixed", weights="trained"), 2)],
 }
 
