@@ -18,7 +18,7 @@ from ortkit.isolation.ended import Ended, TimedOut
 from ortkit.isolation.run import run_isolated
 from ortkit.refusal import RefusedError, refusals
 from ortkit.runtime.opening import SessionPlan
-from ortkit.verify.perturbed_runs import perturbed_copy
+from ortkit.verify.perturbed.runs import perturbed_copy
 from ortkit.verify.tolerances import CAPS, SPREAD_FACTOR
 from ortkit.verify.verification import Verification
 

@@ -14,7 +14,7 @@ from small_models import model, random_weights
 from ortkit.verify import sessions
 from ortkit.verify.budget import Budget
 from ortkit.verify.pair import verify_models
-from ortkit.verify.perturbed_runs import PerturbedRuns
+from ortkit.verify.perturbed.runs import PerturbedRuns
 from ortkit.verify.reference import Reference
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.verifier import Verifier
@@ -83,9 +83,8 @@ def test_without_time_for_perturbed_runs_nothing_is_said_of_an_output_that_is_of
     c = {"c": np.array(1e4, np.float32)}
     assert verify_models(model(text, c), model(other, c), samples=1).verdict == "yes"
 
-    def late(runs: PerturbedRuns, unit: float, count: int) -> Path:
+    def late(runs: PerturbedRuns, *_: object) -> None:
         runs.is_late = True
-        return Path("no such folder")
 
     monkeypatch.setattr(PerturbedRuns, "_run", late)
     found = verify_models(model(text, c), model(other, c), samples=1)
