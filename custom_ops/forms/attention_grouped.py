@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 
 import onnx
 
@@ -19,11 +19,19 @@ from .body import Body, integer
 _ROTATED = 8
 # Attributes that are read; any other has to be as these say: what it does by default.
 _READ = frozenset(
-    {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale"}
+    {
+        "do_rotary",
+        "kv_num_heads",
+        "local_window_size",
+        "num_heads",
+        "rotary_interleaved",
+        "scale",
+        "softcap",
+    }
 )
 _DEFAULTS = {
     "causal": (1,), "k_quant_type": (b"NONE",), "qk_output": (0,), "sliding_window_cache": (0,),
-    "smooth_softmax": (0, -1), "softcap": (0,), "v_quant_type": (b"NONE",),
+    "smooth_softmax": (0, -1), "v_quant_type": (b"NONE",),
 }  # fmt: skip
 _OPTIONAL = ("qk_norm_epsilon",)
 
@@ -58,6 +66,7 @@ class GroupedForm:
         total: The input int32 of one element: the most keys of a sample.
         rotation: None for none.
         window: How many keys a query sees, its own among them; 0: all.
+        softcap: Scores become softcap tanh(score / softcap); 0: they stay.
     """
 
     attention: AttentionForm
@@ -68,6 +77,7 @@ class GroupedForm:
     total: int
     rotation: Rotation | None
     window: int
+    softcap: float
 
     @property
     def share(self) -> int:
@@ -102,12 +112,15 @@ def read_grouped(signature: RegionSignature) -> GroupedForm | Refused | None:
               extent_of(spec.shape[2]), new_k.width)
         for n, spec in enumerate(signature.outputs[1:])
     )  # fmt: skip
-    scales = [float(each.f) for each in node.attribute if each.name == "scale"]
-    scale = (scales[0] if scales else 0.0) or 1.0 / sqrt(new_q.width)
+    numbers = {each.name: float(each.f) for each in node.attribute}
+    scale, softcap = numbers.get("scale", 0.0), numbers.get("softcap", 0.0)
+    if not (isfinite(scale) and isfinite(softcap) and softcap >= 0.0):
+        return Refused("attention with a scale or a softcap that is none")
+    scale = scale or 1.0 / sqrt(new_q.width)
     attention = AttentionForm(signature, new_q, k, v, None, scale, is_causal=True)
     window = max(0, integer(node, "local_window_size", -1))
     return GroupedForm(
-        attention, new_k, new_v, (past_k, past_v), lengths, total, rotation, window
+        attention, new_k, new_v, (past_k, past_v), lengths, total, rotation, window, softcap
     )  # fmt: skip
 
 

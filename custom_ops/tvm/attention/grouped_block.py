@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ortkit.kernels.region.vectormath import tanh
+
 from ...forms.attention_grouped import GroupedForm, Rotation
 from ..tile.registers import VECTOR
 from .fp32_block import Block
@@ -86,6 +88,14 @@ class GroupedPlaces(Places):
             return e.i64(0)
         return e.share(e.tir.max(self.unit.past + row - e.i64(window - 1), e.i64(0)))
 
+    def capped(self, score: Expr) -> Expr:
+        """Return a score as the softcap bounds it; one that is hidden stays minus infinity."""
+        e, cap = self.e, self.of.softcap
+        if not cap:
+            return score
+        bounded = tanh(e, e.share(score * e.f32(1.0 / cap))) * e.f32(cap)
+        return e.share(e.select(e.equal(score, e.f32(float("-inf"))), score, bounded))
+
     def rotate_query(self, row: Expr, head: Expr, sink: Pointer) -> None:
         """Emit a row of a head of Q as its position rotates it."""
         e, q = self.e, self.form.q
@@ -135,6 +145,9 @@ class GroupedBlock(Block):
 
     def _find_lift(self) -> None:
         fill(self.e, self._lift, self.places.lanes, 0.0)
+
+    def _capped(self, score: Expr) -> Expr:
+        return self.places.capped(score)
 
     # ---- which keys are seen
     def _keys_here(self) -> tuple[Expr, Expr]:

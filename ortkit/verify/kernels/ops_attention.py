@@ -6,7 +6,9 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 
 #: Attributes that are computed; of others the default.
-_COMPUTED = frozenset({"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "scale"})
+_COMPUTED = frozenset(
+    {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "scale", "softcap"}
+)
 
 
 class GroupQueryAttention(OpRun):
@@ -60,7 +62,8 @@ class GroupQueryAttention(OpRun):
                 np.repeat(each[sample, :, : past + rows], heads // groups, axis=0)
                 for each in (present_k, present_v)
             )
-            found = _attention(new_q * scale, keys, values, places, window)
+            softcap = attributes.get("softcap") or 0.0
+            found = _attention(new_q * scale, keys, values, places, window, softcap)
             result[sample] = found.swapaxes(0, 1).reshape(rows, -1)
         return result, present_k, present_v
 
@@ -73,14 +76,22 @@ def _rotated(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 
 
 def _attention(
-    q: np.ndarray, keys: np.ndarray, values: np.ndarray, places: np.ndarray, window: int
+    q: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    places: np.ndarray,
+    window: int,
+    softcap: float,
 ) -> np.ndarray:
     """Return the attention of rows at some places of a cache, which do not see later ones."""
     numbers = np.arange(keys.shape[1])
     seen = numbers <= places[:, None]
     if window > 0:
         seen &= numbers > places[:, None] - window
-    scores = np.where(seen, q @ keys.swapaxes(1, 2), -np.inf)
+    scores = q @ keys.swapaxes(1, 2)
+    if softcap:
+        scores = np.tanh(scores / softcap) * softcap
+    scores = np.where(seen, scores, -np.inf)
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     # What is not seen leaves no trace, whatever it is.
     powers = np.where(seen, powers, 0.0) / powers.sum(axis=-1, keepdims=True)
