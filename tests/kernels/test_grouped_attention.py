@@ -118,7 +118,7 @@ def sessions(
     return session(model, made.library.path, threads), session(plain.SerializeToString())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", HERE)
 @pytest.mark.parametrize("form", FORMS)
 def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> None:
