@@ -38,19 +38,22 @@ _OPTIONAL = ("qk_norm_epsilon",)
 
 @dataclass(frozen=True)
 class Rotation:
-    """Tables of a rotary embedding whose halves lie one after the other.
+    """Tables of a rotary embedding.
 
     Args:
         cos: The input float32 [positions, half].
         sin: Likewise.
         positions: How many there are.
         half: Half of the columns that are rotated; the others stay.
+        is_interleaved: Whether neighbouring columns are rotated with each other, instead of those
+            that lie `half` apart.
     """
 
     cos: int
     sin: int
     positions: Extent
     half: int
+    is_interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,6 @@ def _misfit(body: Body, node: onnx.NodeProto) -> Refused | None:
             continue
         if value not in _DEFAULTS.get(attribute.name, ()):
             return Refused(f"attention with attribute {attribute.name!r}")
-    if integer(node, "rotary_interleaved", 0):
-        return Refused("attention with neighbouring columns rotated")
     names = {name for name in (*node.input[:5], *node.input[7:9]) if name}
     specs = [body.signature.inputs[body.inputs[name]] for name in names if name in body.inputs]
     if any(spec.dtype != "float32" for spec in (*specs, *body.signature.outputs)):
@@ -211,4 +212,5 @@ def _rotation(body: Body, node: onnx.NodeProto, width: int) -> Rotation | Refuse
         return Refused("attention with tables of angles of unknown size")
     if half % _ROTATED or not 0 < 2 * half <= width:
         return Refused(f"attention that rotates {2 * half} columns of {width}")
-    return Rotation(cos, sin, extent_of(shape[0]), half)
+    is_interleaved = integer(node, "rotary_interleaved", 0) == 1
+    return Rotation(cos, sin, extent_of(shape[0]), half, is_interleaved)
