@@ -107,14 +107,17 @@ class Agreement:
             f"logits off by {self.logits_error:.2g}; perturbed original: {self.own_error:.2g}",
         ]
         if self.near_ties:
-            lines.insert(
-                1,
-                f"near ties, where it chooses another token: {len(self.near_ties)}; the original "
-                f"prefers its own by at most {self.largest_tie:.2g}, with noise of {self.noise:.2g}",
-            )
+            lines.insert(1, self._near_ties_line)
         if self.perplexity is not None:
             lines.append("perplexity {:.4g} -> {:.4g}".format(*self.perplexity))
         return lines
+
+    @property
+    def _near_ties_line(self) -> str:
+        bound, noise = f"at most {self.largest_tie:.2g}", f"with noise of {self.noise:.2g}"
+        count = len(self.near_ties)
+        start = f"near ties, where it chooses another token: {count}"
+        return f"{start}; the original prefers its own by {bound}, {noise}"
 
     def to_json(self) -> dict[str, object]:
         """Return the fields, as JSON's types."""

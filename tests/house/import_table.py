@@ -27,7 +27,6 @@ MAY_IMPORT = {
     "comparison": "graph/* isolation kernels measure operators runtime/* verify/*",
     "custom_ops": "",
     "custom_ops/examples": "__init__",
-    "custom_ops/examples/cpu": "custom_ops/tvm/tile",
     "custom_ops/examples/gpu": "",
     "custom_ops/forms": (
         "custom_ops/tvm/tile kernels kernels/layouts kernels/region kernels/triton"

@@ -172,14 +172,15 @@ class OneRow:
             value = e.share(self._larger[lanes + lane])
             so_far = e.share(self._largest[head])
             e.store(self._largest, e.select(value > so_far, value, so_far), head)
-        largest = e.share(self._largest[head])
-        factor = exp_nonpositive(e, e.share(before - largest))
+        largest = self.places.capped(e.share(self._largest[head]))
+        factor = exp_nonpositive(e, e.share(self.places.capped(before) - largest))
         with e.vector(VECTOR) as lane:
             e.store(self._total, self._total[lanes + lane] * factor, lanes + lane)
         with e.loop(e.share(e.divide_up(count, VECTOR))) as number:
             at = e.share(scores + number * e.i64(VECTOR))
             with e.vector(VECTOR) as lane:
-                power = exp_nonpositive(e, e.share(self._scores[at + lane] - largest))
+                score = self.places.capped(self._scores[at + lane])
+                power = exp_nonpositive(e, e.share(score - largest))
                 e.store(self._scores, power, at + lane)
                 e.store(self._total, self._total[lanes + lane] + power, lanes + lane)
         with e.loop(e.i64(width // VECTOR)) as part:
