@@ -2,7 +2,7 @@
 
 A float may be off by the larger of two things. The floor is a few epsilons of its type at the
 scale of its row. The spread is twice how far its row moves in runs with perturbed values
-(`perturbation.py`), as far as a cap. Beyond the cap the value is ill-conditioned on these inputs:
+(`perturbed/`), as far as a cap. Beyond the cap the value is ill-conditioned on these inputs:
 an error there proves nothing, and the value is inconclusive.
 
 Integers and booleans are equal, but for near ties: elements that differ in some perturbed run.

@@ -15,7 +15,7 @@ import numpy as np
 
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.lowered.quantization_error import excess
-from ortkit.verify.perturbation import ROUNDINGS
+from ortkit.verify.perturbed.perturbation import ROUNDINGS
 
 
 def unexplained(

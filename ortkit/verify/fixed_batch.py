@@ -192,6 +192,8 @@ class BatchVerifier:
             whole.beside(found.not_compared, remark),
             batch=remark,
             samples=found.samples + whole.samples,
+            input_sets=found.input_sets + whole.input_sets,
+            dropped_sets=found.dropped_sets,
             seconds=found.seconds + whole.seconds,
         )
 

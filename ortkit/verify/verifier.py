@@ -27,7 +27,7 @@ from ortkit.verify.judging import judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.model_file import as_file
-from ortkit.verify.perturbed_runs import PerturbedRuns
+from ortkit.verify.perturbed.runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.reference import Reference, Request, compute_reference
 from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
@@ -177,9 +177,7 @@ class Verifier:
         folder = self._folder() / "widened"
         found = compute_reference(wide, folder)
         if isinstance(found, Reference):
-            perturbed = PerturbedRuns(
-                request.path, found.feeds, folder, found.budget, self._custom_ops
-            )
+            perturbed = PerturbedRuns(request.path, folder, found.budget, self._custom_ops)
             coarsest = coarsest_type(request.model)
             self._state = replace(found, perturbed=perturbed, coarsest=coarsest)
             self._opened, self._path = model, path
@@ -245,7 +243,10 @@ class Verifier:
         options = (refusal, computed_in, stated, values, kernels, keeps_names)
         found = self._checked(candidate, library, *options)
         state = self._state
-        if isinstance(state, Refused) or state.maker is None or stated or not found.is_good:
+        if isinstance(state, Refused):
+            return found
+        found = replace(found, input_sets=state.about, dropped_sets=state.dropped)
+        if state.maker is None or stated or not found.is_good:
             return found
         again = partial(
             Verifier.check,
@@ -442,14 +443,14 @@ class Verifier:
         opened = widened(opened) if self._only_wide else opened
         folder = self._folder() / f"limits{self._checks}"
         rest = (state.budget, folder, self._custom_ops)
-        sets = own_limit_sets(maker, original, opened, state.feeds, *rest)
-        if not sets:
+        own = own_limit_sets(maker, original, opened, state.feeds, *rest)
+        if not own:
             return found
         with Verifier(
             original,
             memory_mib=self._memory_mib,
             custom_ops=self._custom_ops,
-            given=sets,
+            given=own,
             tolerance=self._tolerance,
             budget=state.budget,
         ) as verifier:
@@ -459,12 +460,15 @@ class Verifier:
         seconds = found.seconds + beside.seconds
         if beside.verdict == "not possible":
             return found
+        sets = (*found.input_sets, *beside.input_sets)
         if not beside.is_good:
-            return replace(beside, samples=found.samples + beside.samples, seconds=seconds)
+            samples = found.samples + beside.samples
+            return replace(beside, samples=samples, input_sets=sets, seconds=seconds)
         remark = f"and on {beside.samples} at numbers that only the candidate compares with"
         return replace(
             found.beside(beside.not_compared, remark),
             samples=found.samples + beside.samples,
+            input_sets=sets,
             seconds=seconds,
         )
 
