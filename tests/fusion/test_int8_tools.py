@@ -111,6 +111,7 @@ def named(make: Callable[[Path, str], onnx.ModelProto], kind: str) -> object:
     return pytest.param(lambda folder: make(folder, kind), id=f"onnxruntime {kind}")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "make",
     [

@@ -111,7 +111,7 @@ def expected(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray
     return made.run(None, feeds)[0]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", HERE)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES)

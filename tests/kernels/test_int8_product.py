@@ -101,7 +101,7 @@ def expected(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray
     return made.run(None, feeds)[0]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("level", HERE)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", MODELS)

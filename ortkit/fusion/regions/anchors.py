@@ -114,9 +114,9 @@ def _judged(
 
 def _before(search: Search, anchor: Anchor, node: ir.Node) -> Sequence[ir.Node] | None:
     """Return what has to be in front of a node; None if no region is grown around it."""
-    if (node.domain, node.op_type) not in anchor.operators or len(node.inputs) < 2:
+    if (node.domain, node.op_type) not in anchor.operators:
         return None
-    scope, (x, weight) = search.scope, node.inputs[:2]
+    scope, (x, weight) = search.scope, (*node.inputs, None, None)[:2]
     if x is None or _dtype(scope, x) != anchor.dtype:
         return None
     if anchor.rank not in (0, scope.shapes.rank(x)):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import is_read_once, only_reader
 from ortkit.rewrite.scope import Scope
 
 #: Says whether a node may be a step after a value, which it reads.
@@ -32,11 +32,11 @@ def epilogue_steps(
     steps: list[list[ir.Node]] = []
     count = 0
     while count < most:
-        if is_read_once(value):
-            node = next(iter(value.uses())).node
-            step = [node] if is_step(node, value) else []
-        else:
+        node = only_reader(value)
+        if node is None:
             step = next_step(scope, value, is_inner, most)
+        else:
+            step = [node] if is_step(node, value) else []
         count += len(step)
         if not step or count > most:
             break
