@@ -66,7 +66,7 @@ class QLinearGlobalAveragePool(OpRun):
 
 def _rounded(steps: np.ndarray, zero: np.ndarray) -> np.ndarray:
     info = np.iinfo(zero.dtype)
-    return np.clip(np.rint(steps) + zero, info.min, info.max).astype(zero.dtype)
+    return np.asarray(np.clip(np.rint(steps) + zero, info.min, info.max), zero.dtype)
 
 
 class MatMulNBits(OpRun):
