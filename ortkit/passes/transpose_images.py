@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.analysis.permutation import is_contrib_unary
 from ortkit.analysis.transposed_resize import REASON, breaks_resize
 from ortkit.graph.shapes.reshape import RESHAPES, reshape_target
 from ortkit.graph.symbolic.dims import Size
@@ -159,5 +160,4 @@ def _is_transpose(site: Site, node: ir.Node, perm: tuple[int, ...]) -> bool:
 
 
 def _is_activation(node: ir.Node) -> bool:
-    known = (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
-    return known or (node.domain == "" and node.op_type in _ACTIVATIONS)
+    return is_contrib_unary(node) or (node.domain == "" and node.op_type in _ACTIVATIONS)
