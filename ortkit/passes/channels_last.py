@@ -258,9 +258,10 @@ def _member(site: Site, members: dict[ir.Node, _Member]) -> _Member | None:
     first, own_type = (images[0],), "" if node.domain else node.op_type
     source = images[0].producer()
     before = None if source is None else members.get(source)
-    if before is not None and before.kind == "depthwise" and site.only_use(images[0]):
-        if len(images) == 1 and (is_contrib_unary(node) or own_type in _ACTIVATIONS):
-            return _Member(node, "activation", first)
+    is_activation = len(images) == 1 and (is_contrib_unary(node) or own_type in _ACTIVATIONS)
+    after_depthwise = before is not None and before.kind == "depthwise"
+    if is_activation and after_depthwise and site.only_use(images[0]):
+        return _Member(node, "activation", first)
     if own_type == "Conv":
         weights = [value for value in node.inputs[1:] if value is not None]
         if images != (node.inputs[0],) or not all(map(site.scope.is_constant, weights)):
