@@ -270,8 +270,9 @@ def test_an_activation_of_onnx_runtimes_domain_ends_a_convolution(op_type: str) 
     assert [node.op_type for node in block.nodes] == ["Conv", op_type]
 
 
-def test_enlarged_images_are_added_in_one_kernel() -> None:
-    _, (chain,) = chains_of(enlarged_sums())
+@pytest.mark.parametrize("opset", [11, 19])
+def test_enlarged_images_are_added_in_one_kernel(opset: int) -> None:
+    _, (chain,) = chains_of(enlarged_sums(opset=opset))
     (block,) = [block for block in chain.blocks if block.kind == "resize"]
     assert [node.op_type for node in block.nodes[:2]] == ["Resize", "Resize"]
     assert len(block.convs) == 2
