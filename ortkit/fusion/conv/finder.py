@@ -231,7 +231,7 @@ class BlockFinder:
         epilogue: list[ir.Node],  # noqa: ARG002
         output: ir.Value,
     ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
-        """Return the ends of a convolution as they lie in bfloat16, where they do.
+        """Return the ends of a convolution that are stored in bfloat16.
 
         Args:
             source: What is convolved.
