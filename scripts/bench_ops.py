@@ -1,10 +1,9 @@
 """Time the examples of custom_ops/examples against torch: `python scripts/bench_ops.py OPS.so`.
 
 Needs torch and onnxruntime, not ortkit; the library is made with `ortkit ops build VectorAdd
-SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention MatrixProduct --from
-ortkit.custom_ops.examples --dtype float32 -o OPS.so`. One thread each, interleaved; prints the
-smallest and the median time of each in microseconds. More arguments: the beginnings of the names
-to time.
+SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention --from ortkit.custom_ops.examples
+--dtype float32 -o OPS.so`. One thread each, interleaved; prints the smallest and the median time
+of each in microseconds. More arguments: the beginnings of the names to time.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ def cases(path: str) -> dict[str, tuple[Callable[[], object], Callable[[], objec
 
     x, y, w, b = some(512, 3072), some(512, 3072), some(3072), some(3072)
     q, k, v = some(1, 8, 512, 64), some(1, 8, 512, 64), some(1, 8, 512, 64)
-    z, u = some(512, 768), some(768, 3072)
-    tx, ty, tw, tb, tq, tk, tv, tz, tu = map(torch.from_numpy, (x, y, w, b, q, k, v, z, u))
+    tx, ty, tw, tb, tq, tk, tv = map(torch.from_numpy, (x, y, w, b, q, k, v))
     rows, heads = "float[m,n]", "float[a,8,c,64]"
 
     def one(
@@ -86,9 +84,6 @@ def cases(path: str) -> dict[str, tuple[Callable[[], object], Callable[[], objec
         "FlashAttention": (
             one("FlashAttention", {"q": (heads, q), "k": (heads, k), "v": (heads, v)}, "y"),
             lambda: functional.scaled_dot_product_attention(tq, tk, tv),
-        ),
-        "MatrixProduct": (
-            one("MatrixProduct", {"x": (rows, z), "w": ("float[n,k]", u)}, "y"), lambda: tz @ tu,
         ),
     }  # fmt: skip
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-import numpy as np
 import onnx
 
 from ortkit.kernels.signature import RegionSignature
@@ -105,10 +104,10 @@ class _Reader:
         return node
 
     def _number(self, name: str) -> float:
-        array = self._body.constant(name)
-        if array is None or array.size != 1:
+        number = self._body.number(name)
+        if number is None:
             raise _NotAttentionError
-        return float(np.asarray(array, np.float64).reshape(()))
+        return number
 
     def _transposed(self, name: str, perm: tuple[int, ...]) -> str:
         node = self._node(name, "Transpose")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 
 import onnx
 
@@ -12,37 +12,50 @@ from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, needed, refusals
 
 from ..tvm.tile.registers import VECTOR
-from .attention_cpu import MOST_WIDTH, AttentionForm, Heads
+from .attention_cpu import AttentionForm, Heads
 from .body import Body, integer
 
+# Wider heads would need more scratch than a thread's stack should hold: 133 KB for these.
+_MOST_WIDTH = 256
 # Rotated columns are computed in vectors of this many.
 _ROTATED = 8
 # Attributes that are read; any other has to be as these say: what it does by default.
 _READ = frozenset(
-    {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale"}
+    {
+        "do_rotary",
+        "kv_num_heads",
+        "local_window_size",
+        "num_heads",
+        "rotary_interleaved",
+        "scale",
+        "softcap",
+    }
 )
 _DEFAULTS = {
     "causal": (1,), "k_quant_type": (b"NONE",), "qk_output": (0,), "sliding_window_cache": (0,),
-    "smooth_softmax": (0, -1), "softcap": (0,), "v_quant_type": (b"NONE",),
+    "smooth_softmax": (0, -1), "v_quant_type": (b"NONE",),
 }  # fmt: skip
 _OPTIONAL = ("qk_norm_epsilon",)
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Tables of a rotary embedding whose halves lie one after the other.
+    """Tables of a rotary embedding.
 
     Args:
         cos: The input float32 [positions, half].
         sin: Likewise.
         positions: How many there are.
         half: Half of the columns that are rotated; the others stay.
+        is_interleaved: Whether neighbouring columns are rotated with each other, instead of those
+            that lie `half` apart.
     """
 
     cos: int
     sin: int
     positions: Extent
     half: int
+    is_interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,7 @@ class GroupedForm:
         total: The input int32 of one element: the most keys of a sample.
         rotation: None for none.
         window: How many keys a query sees, its own among them; 0: all.
+        softcap: Scores become softcap tanh(score / softcap); 0: they stay.
     """
 
     attention: AttentionForm
@@ -68,6 +82,7 @@ class GroupedForm:
     total: int
     rotation: Rotation | None
     window: int
+    softcap: float
 
     @property
     def share(self) -> int:
@@ -102,12 +117,15 @@ def read_grouped(signature: RegionSignature) -> GroupedForm | Refused | None:
               extent_of(spec.shape[2]), new_k.width)
         for n, spec in enumerate(signature.outputs[1:])
     )  # fmt: skip
-    scales = [float(each.f) for each in node.attribute if each.name == "scale"]
-    scale = (scales[0] if scales else 0.0) or 1.0 / sqrt(new_q.width)
+    numbers = {each.name: float(each.f) for each in node.attribute}
+    scale, softcap = numbers.get("scale", 0.0), numbers.get("softcap", 0.0)
+    if not (isfinite(scale) and isfinite(softcap) and softcap >= 0.0):
+        return Refused("attention with a scale or a softcap that is none")
+    scale = scale or 1.0 / sqrt(new_q.width)
     attention = AttentionForm(signature, new_q, k, v, None, scale, is_causal=True)
     window = max(0, integer(node, "local_window_size", -1))
     return GroupedForm(
-        attention, new_k, new_v, (past_k, past_v), lengths, total, rotation, window
+        attention, new_k, new_v, (past_k, past_v), lengths, total, rotation, window, softcap
     )  # fmt: skip
 
 
@@ -123,8 +141,6 @@ def _misfit(body: Body, node: onnx.NodeProto) -> Refused | None:
             continue
         if value not in _DEFAULTS.get(attribute.name, ()):
             return Refused(f"attention with attribute {attribute.name!r}")
-    if integer(node, "rotary_interleaved", 0):
-        return Refused("attention with neighbouring columns rotated")
     names = {name for name in (*node.input[:5], *node.input[7:9]) if name}
     specs = [body.signature.inputs[body.inputs[name]] for name in names if name in body.inputs]
     if any(spec.dtype != "float32" for spec in (*specs, *body.signature.outputs)):
@@ -146,9 +162,9 @@ def _rows(
     if len(first) != 3 or not isinstance(first[2], int) or first[2] % parts:
         return Refused("attention of columns that are no whole heads")
     width, pitch = first[2] // parts, first[2]
-    if width % VECTOR or not 0 < width <= MOST_WIDTH:
+    if width % VECTOR or not 0 < width <= _MOST_WIDTH:
         return Refused(
-            f"attention of heads of {width}, no multiple of {VECTOR} up to {MOST_WIDTH}"
+            f"attention of heads of {width}, no multiple of {VECTOR} up to {_MOST_WIDTH}"
         )
     batch, length = extent_of(first[0]), extent_of(first[1])
     if is_packed:
@@ -198,4 +214,5 @@ def _rotation(body: Body, node: onnx.NodeProto, width: int) -> Rotation | Refuse
         return Refused("attention with tables of angles of unknown size")
     if half % _ROTATED or not 0 < 2 * half <= width:
         return Refused(f"attention that rotates {2 * half} columns of {width}")
-    return Rotation(cos, sin, extent_of(shape[0]), half)
+    is_interleaved = integer(node, "rotary_interleaved", 0) == 1
+    return Rotation(cos, sin, extent_of(shape[0]), half, is_interleaved)

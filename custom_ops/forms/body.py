@@ -56,6 +56,11 @@ class Body:
             return numpy_helper.to_array(value)
         return np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
 
+    def number(self, name: str) -> float | None:
+        """Return a constant of one element; None if it is none."""
+        array = self.constant(name)
+        return float(array.reshape(())) if array is not None and array.size == 1 else None
+
     def between(self, start: str, end: str) -> list[onnx.NodeProto]:
         """Return the nodes that make `end` from `start`, in order.
 

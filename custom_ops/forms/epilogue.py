@@ -143,6 +143,7 @@ def read_epilogue(
     end: str,
     dtype: str = "float32",
     turned: tuple[int, ...] | None = TO_NCHW,
+    images: Mapping[str, int] | None = None,
 ) -> Epilogue | Refused:
     """Return what lies between two values of the body, or why that is no epilogue.
 
@@ -152,10 +153,12 @@ def read_epilogue(
         end: The region's result, in the same layout.
         dtype: Of all values.
         turned: How further operands are transposed before they are read; None: not at all.
+        images: Values that stand for the inputs that they are made of, by what these are.
     """
-    nodes = body.between(start, end)
-    made = {start, *(name for node in nodes for name in node.output)}
-    extras = {
+    images = images or {}
+    nodes = [node for node in body.between(start, end) if node.output[0] not in images]
+    made = {start, *images, *(name for node in nodes for name in node.output)}
+    extras = {**images} | {
         name: number
         for node in nodes
         for name in node.input

@@ -213,7 +213,7 @@ def epilogue_of(
     for node in nodes:
         bias = node.input[2] if len(node.input) > 2 else ""
         if bias:
-            operand = known.get(bias, _number(body, bias))
+            operand = known.get(bias, body.number(bias))
             if operand is None:
                 return Refused("a Gemm with a bias that is computed")
             add(Step("Add", (known[node.output[0]], operand), {}), node.output[0])
@@ -225,12 +225,6 @@ def epilogue_of(
     if known.get(end) != last:
         return Refused("a result that is not the last step's")
     return numbers, Epilogue(extras, tuple(made))
-
-
-def _number(body: Body, name: str) -> float | None:
-    """Return a constant of one element; None if it is none."""
-    array = body.constant(name)
-    return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
 def _between(body: Body, products: Sequence[str], end: str) -> list[onnx.NodeProto]:

@@ -156,7 +156,7 @@ def _dequantized(body: Body, name: str, axis: int | None) -> Scaled | None:
         return None
     if not _is_centred(body, node) or integer(node, "block_size", 0):
         return None
-    factor = _number(body, node.input[1])
+    factor = body.number(node.input[1])
     if factor is not None:
         return Scaled(number, (factor,), True)
     scale = body.inputs.get(node.input[1])
@@ -173,7 +173,7 @@ def quantized(body: Body, name: str) -> tuple[str, float] | None:
     node = body.producer(name, "QuantizeLinear")
     if node is None or not _is_centred(body, node) or not integer(node, "saturate", 1):
         return None
-    factor = _number(body, node.input[1])
+    factor = body.number(node.input[1])
     return None if factor is None else (str(node.input[0]), factor)
 
 
@@ -183,11 +183,6 @@ def _is_centred(body: Body, node: onnx.NodeProto) -> bool:
         return True
     zero = body.constant(node.input[2])
     return zero is not None and not np.any(zero.astype(np.float32))
-
-
-def _number(body: Body, name: str) -> float | None:
-    array = body.constant(name)
-    return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
 def _type_before(body: Body, end: str) -> str:

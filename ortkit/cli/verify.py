@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
     add("--text", type=Path, metavar="FILE",
         help="compare language models on this text, or npy file of tokens")  # fmt: skip
+    add("--steps", type=int, metavar="N",
+        help="tokens that language models decode behind it (default: 40)")  # fmt: skip
     add_tolerance(parser)
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size; may be repeated")  # fmt: skip
@@ -62,8 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
     compare = _comparison(arguments)
     if arguments.original.is_dir():
         return _run_folders(arguments, compare, schema)
-    if arguments.text is not None:
-        raise UserError("is for folders of onnxruntime-genai", where="--text", fix="drop it")
+    for name in ("text", "steps"):
+        if getattr(arguments, name) is not None:
+            where = f"--{name}"
+            raise UserError("is for folders of onnxruntime-genai", where=where, fix="drop it")
     from ortkit.graph.io.open import open_model
     from ortkit.optimization.padding import PADDING_KEY
 
@@ -136,11 +140,17 @@ def _run_folders(
     for name in ("library", "inputs"):
         if getattr(arguments, name) is not None:
             raise UserError("is about one model, not a folder", where=f"--{name}", fix="drop it")
+    if arguments.steps is not None and arguments.steps < 1:
+        raise UserError(f"{arguments.steps} is not at least 1", where="--steps")
+    from ortkit.genai.agreement import STEPS
     from ortkit.genai.verify import verify_genai
 
+    steps = arguments.steps or STEPS
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         progress("run both")
-        found = verify_genai(arguments.original, arguments.candidate, compare, text=arguments.text)
+        found = verify_genai(
+            arguments.original, arguments.candidate, compare, text=arguments.text, steps=steps
+        )
     worst = verdicts.worst(model for _, model in found.models)
     chooses = genai_page.other_choices(found.agreement, lowered=arguments.precision is not None)
     outcome = verdicts.outcome_of(worst, accepts=arguments.accept_unverified, objections=chooses)

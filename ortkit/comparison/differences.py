@@ -13,7 +13,7 @@ from ortkit.text import plural
 from ortkit.verify.compare import OutputComparison, is_telling
 from ortkit.verify.conditioned import Moved, compare_conditioned, limits_of
 from ortkit.verify.inputs.feeds import Value
-from ortkit.verify.perturbed_runs import runs_for
+from ortkit.verify.perturbed.runs import runs_for
 from ortkit.verify.reference import Reference
 
 

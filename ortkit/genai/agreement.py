@@ -18,7 +18,7 @@ from ortkit.isolation.ended import Ended, TimedOut
 from ortkit.isolation.run import run_isolated
 from ortkit.refusal import RefusedError, refusals
 from ortkit.runtime.opening import SessionPlan
-from ortkit.verify.perturbed_runs import perturbed_copy
+from ortkit.verify.perturbed.runs import perturbed_copy
 from ortkit.verify.tolerances import CAPS, SPREAD_FACTOR
 from ortkit.verify.verification import Verification
 
@@ -50,6 +50,9 @@ class Agreement:
         same_greedy: Decoded tokens before the first that the result would choose otherwise.
         other_choices: Places where the result chooses another token and roundings do not explain
             it: the original prefers its own by more than `_NOISE_FACTOR` times its own noise.
+        near_ties: Places where it chooses another token, and roundings explain it.
+        largest_tie: By how much the original prefers its own token there, at most.
+        noise: How far perturbed values move a logit of the original, at most.
         perplexity: Perplexity of the text, by original and result; None without a text.
     """
 
@@ -63,6 +66,9 @@ class Agreement:
     top5: float
     same_greedy: int
     other_choices: tuple[int, ...]
+    near_ties: tuple[int, ...] = ()
+    largest_tie: float = 0.0
+    noise: float = 0.0
     perplexity: tuple[float, float] | None = None
 
     @property
@@ -100,9 +106,18 @@ class Agreement:
             f"divergence {self.divergence:.2g} nats, at most {self.largest_divergence:.2g}",
             f"logits off by {self.logits_error:.2g}; perturbed original: {self.own_error:.2g}",
         ]
+        if self.near_ties:
+            lines.insert(1, self._near_ties_line)
         if self.perplexity is not None:
             lines.append("perplexity {:.4g} -> {:.4g}".format(*self.perplexity))
         return lines
+
+    @property
+    def _near_ties_line(self) -> str:
+        bound, noise = f"at most {self.largest_tie:.2g}", f"with noise of {self.noise:.2g}"
+        count = len(self.near_ties)
+        start = f"near ties, where it chooses another token: {count}"
+        return f"{start}; the original prefers its own by {bound}, {noise}"
 
     def to_json(self) -> dict[str, object]:
         """Return the fields, as JSON's types."""
@@ -117,6 +132,7 @@ def compare_decoders(
     folder: Path,
     *,
     text: tuple[int, ...] = (),
+    steps: int = STEPS,
     seconds: float = 600.0,
 ) -> Agreement:
     """Run two decoders on the same tokens; refused where the original does not run, or in time.
@@ -131,6 +147,7 @@ def compare_decoders(
         folder: For logits and a perturbed model; exists.
         text: Tokens of a text, the prompt; () makes one up. Those beyond the context, and beyond
             `_LOGITS_BYTES` of logits, are left out.
+        steps: Tokens that are decoded after it, as far as the context allows.
         seconds: For each run.
 
     Raises:
@@ -140,8 +157,9 @@ def compare_decoders(
     random = np.random.default_rng(0)
     prompt = text or tuple(random.integers(0, layout.vocabulary, PROMPT).tolist())
     fitting = _LOGITS_BYTES // (4 * layout.vocabulary)
-    prompt = prompt[: max(1, min(layout.context, fitting) - STEPS)]
-    steps = min(STEPS, layout.context - len(prompt))
+    fitting = min(layout.context, fitting)
+    prompt = prompt[: max(1, fitting - steps)]
+    steps = max(0, min(steps, fitting - len(prompt)))
     job = DecodeJob(original, layout, prompt, len(prompt), steps, folder / "logits.npy")
     tokens, expected = _run("the original", job, seconds)
     _check_numbers("the original", expected[len(prompt) - 1 :])
@@ -219,6 +237,8 @@ def agreement_of(
     is_decoded = np.asarray(places >= prompt - 1)
     steps = len(tokens) - prompt
     changed = np.flatnonzero((chosen != other) & is_decoded)
+    is_explained = margin <= _NOISE_FACTOR * noise
+    is_tie = (chosen != other) & is_explained
     p, q = _log_softmax(expected), _log_softmax(actual)
     divergence = np.maximum((np.exp(p) * (p - q)).sum(axis=1), 0.0)
     perplexity = None
@@ -234,9 +254,10 @@ def agreement_of(
         top1=float((chosen == other).mean()),
         top5=float(np.mean([_shared(*pair) for pair in zip(expected, actual, strict=True)])),
         same_greedy=min(int(places[changed[0]]) - prompt + 1 if len(changed) else steps, steps),
-        other_choices=tuple(
-            map(int, places[np.flatnonzero(np.logical_not(margin <= _NOISE_FACTOR * noise))])
-        ),
+        other_choices=tuple(map(int, places[np.logical_not(is_explained)])),
+        near_ties=tuple(map(int, places[is_tie])),
+        largest_tie=float(margin[is_tie].max(initial=0.0)),
+        noise=noise,
         perplexity=perplexity,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ortkit.errors import UserError
-from ortkit.genai.agreement import Agreement, compare_decoders
+from ortkit.genai.agreement import STEPS, Agreement, compare_decoders
 from ortkit.genai.folder import GenaiFolder, Section
 from ortkit.genai.layout import DecoderLayout
 from ortkit.genai.tokens import read_tokens
@@ -45,6 +45,7 @@ def compare_folders(
     tokens: tuple[int, ...],
     work: Path,
     *,
+    steps: int = STEPS,
     is_ours: bool = False,
 ) -> Agreement:
     """Run the text decoders of two folders on the same tokens; see `compare_decoders`.
@@ -55,6 +56,7 @@ def compare_folders(
         layout: How the original's decoder is called.
         tokens: Tokens of a text; none: made up.
         work: For files; exists.
+        steps: Tokens that the decoders add to them.
         is_ours: Whether the candidate's library was built by this process.
 
     Raises:
@@ -65,7 +67,7 @@ def compare_folders(
     logits = work / "logits"
     logits.mkdir()
     plans = _plan(original), _plan(candidate, is_trusted=is_ours)
-    found = compare_decoders(*plans, layout, logits, text=tokens)
+    found = compare_decoders(*plans, layout, logits, text=tokens, steps=steps)
     if isinstance(found, Refused):
         raise RefusedError(found.reason)
     return found

@@ -95,12 +95,13 @@ class _Decoder:
         return self._ort.OrtValue.ortvalue_from_numpy(array.astype(_INTEGERS[self._types[name]]))
 
     def _empty(self, cache: Cache) -> Any:
-        """Return a cache without a token; what a cache of fixed size holds is not read."""
+        """Return a cache without a token, or a state of zeros."""
         kind = self._types[cache.past]
         if kind not in _CACHE_TYPES:
             raise TypeError(f"cache {cache.past!r} is {kind}, which is not supported")
-        shape = [1, cache.heads, cache.capacity, cache.width]
-        value = self._ort.OrtValue.ortvalue_from_shape_and_type(shape, _CACHE_TYPES[kind])
+        value = self._ort.OrtValue.ortvalue_from_shape_and_type(
+            list(cache.empty), _CACHE_TYPES[kind]
+        )
         ctypes.memset(value.data_ptr(), 0, value.tensor_size_in_bytes())
         return value
 

@@ -139,7 +139,11 @@ def read_folder(path: Path) -> GenaiFolder:
             fix="name an ONNX file, or a folder of genai",
         )
     try:
-        config = json.loads(where.read_text("utf-8"), object_pairs_hook=_without_doubles)
+        config = json.loads(
+            where.read_text("utf-8"),
+            object_pairs_hook=_without_doubles,
+            parse_constant=_refuse_constant,
+        )
         models = config.get("model") if isinstance(config, dict) else None
         named = [*_sections(models, ("model",))]
     except (OSError, ValueError) as error:
@@ -204,12 +208,23 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
+def _refuse_constant(name: str) -> None:
+    """Refuse what Python reads as a number and JSON has no word for.
+
+    Raises:
+        ValueError: Always.
+    """
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _sections(part: object, place: tuple[str | int, ...]) -> Iterator[Section]:
     """Find all that name a model's file, stages of pipelines included."""
     if isinstance(part, dict):
         filename = part.get(_FILE)
+        options = part.get(_OPTIONS)
+        if not isinstance(options, dict | None):
+            raise ValueError(f"{_OPTIONS!r} is no object")
         if isinstance(filename, str) and filename:
-            options = part.get(_OPTIONS)
             library = options.get(_LIBRARY) if isinstance(options, dict) else None
             yield Section(place, filename, library if isinstance(library, str) else "")
         for key, inner in part.items():
@@ -222,10 +237,16 @@ def _sections(part: object, place: tuple[str | int, ...]) -> Iterator[Section]:
 def _check_file(path: Path, section: Section, where: Path) -> None:
     for name in filter(None, (section.filename, section.library)):
         given = Path(name)
-        if given.is_absolute() or ".." in given.parts:
+        if given.is_absolute() or ".." in given.parts or "\0" in name:
             raise UserError(
                 f"{section.name} names a file outside of the folder: {name}", where=str(where)
             )
+    if path.resolve() not in (path / section.filename).resolve().parents:
+        raise UserError(
+            f"{section.name} names a link out of the folder: {section.filename}",
+            where=str(where),
+            fix="put the file itself there",
+        )
     if not (path / section.filename).is_file():
         raise ModelError(
             f"{section.name} names {section.filename}, which is not there", where=str(where)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,26 +29,25 @@ _OUTPUTS = {
 }
 #: More tokens or layers than this no configuration means.
 _MOST = 1 << 20
+#: What the configuration calls the names of states that are no keys and values.
+_STATE = re.compile(r"past_(\w+)_names")
 _GROUPED = ("com.microsoft", "GroupQueryAttention")
 
 
 @dataclass(frozen=True)
 class Cache:
-    """An input with earlier keys or values, [batch, heads, tokens, width].
+    """An input with earlier keys or values, or with another state of a layer.
 
     Args:
         past: The input.
         present: The output that becomes it.
-        heads: Heads of keys and values.
-        width: Elements of a head.
-        capacity: Tokens of a cache of fixed size; 0 where it grows.
+        empty: Its sizes before the first token, for a batch of one. Those of keys and values are
+            [1, heads, tokens, width], with no token unless the cache has a fixed size.
     """
 
     past: str
     present: str
-    heads: int
-    width: int
-    capacity: int = 0
+    empty: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _layout(config: Mapping[str, Any], path: Path) -> DecoderLayout:
     names = {**_INPUTS, **_strings(decoder.get("inputs"))}
     made = {**_OUTPUTS, **_strings(decoder.get("outputs"))}
     inputs = {value.name: value for value in model.graph.inputs if value.name}
-    outputs = {value.name for value in model.graph.outputs}
+    outputs = {value.name for value in model.graph.outputs if value.name}
     vocabulary = config.get("vocab_size")
     if names["input_ids"] not in inputs or made["logits"] not in outputs:
         raise RefusedError(f"it has no {names['input_ids']!r} or no {made['logits']!r}")
@@ -108,6 +108,10 @@ def _layout(config: Mapping[str, Any], path: Path) -> DecoderLayout:
             if present not in outputs:
                 raise RefusedError(f"it has no output {present!r} for {past!r}")
             caches.append(_cache(inputs[past], present, decoder, windows))
+    for role in sorted(names.keys() - _INPUTS.keys()):
+        state = _STATE.fullmatch(role)
+        if state is not None and (output := f"present_{state[1]}_names") in made:
+            caches += _states(decoder, inputs, outputs, (names[role], made[output]))
     known = {cache.past for cache in caches}
     roles = {names[role] for role in ("input_ids", "attention_mask", "position_ids")}
     others = inputs.keys() - known - roles - model.graph.initializers.keys()
@@ -160,7 +164,34 @@ def _cache(
         raise RefusedError(f"the sizes of cache {name!r} are not known")
     if isinstance(dims[2], int):
         raise RefusedError(f"cache {name!r} is a buffer of fixed length")
-    return Cache(name, present, heads, width, windows.get(name, 0))
+    return Cache(name, present, (1, heads, windows.get(name, 0), width))
+
+
+def _states(
+    decoder: Mapping[str, Any],
+    inputs: Mapping[str, ir.Value],
+    outputs: Collection[str],
+    patterns: tuple[str, str],
+) -> list[Cache]:
+    """Find states of a fixed size, such as the last inputs of convolutions.
+
+    Args:
+        decoder: Its part of the configuration.
+        inputs: By name.
+        outputs: Names.
+        patterns: Names of an input and of the output that becomes it.
+    """
+    found = []
+    for layer in range(_layers(decoder, inputs, patterns[0])):
+        past, present = (each.replace("%d", str(layer)) for each in patterns)
+        if past not in inputs or present not in outputs:
+            continue
+        _, *sizes = inputs[past].shape or (None, None)
+        numbers = [size for size in sizes if isinstance(size, int)]
+        if len(numbers) < len(sizes):
+            raise RefusedError(f"the sizes of state {past!r} are not known")
+        found.append(Cache(past, present, (1, *numbers)))
+    return found
 
 
 def _windows(model: ir.Model) -> dict[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import UserError
-from ortkit.genai.agreement import Agreement
+from ortkit.genai.agreement import STEPS, Agreement
 from ortkit.genai.decoders import compare_folders, tokens_of
 from ortkit.genai.folder import read_folder
 from ortkit.genai.layout import layout_of
@@ -33,7 +33,12 @@ class VerifiedFolder:
 
 
 def verify_genai(
-    original: Path, candidate: Path, compare: Compare, *, text: Path | None = None
+    original: Path,
+    candidate: Path,
+    compare: Compare,
+    *,
+    text: Path | None = None,
+    steps: int = STEPS,
 ) -> VerifiedFolder:
     """Compare the models of two folders, and their text decoders.
 
@@ -42,6 +47,7 @@ def verify_genai(
         candidate: The folder to judge, with the same models.
         compare: Verifies one model.
         text: A text, or an npy file of tokens, to compare the decoders on.
+        steps: Tokens that the decoders add to it.
 
     Raises:
         UserError: A folder is none of genai's, or the models are others.
@@ -59,7 +65,7 @@ def verify_genai(
         for each in first.sections
     )
     with TemporaryFolder("genai") as work:
-        agreement = compare_folders(first, second, layout, tokens, work)
+        agreement = compare_folders(first, second, layout, tokens, work, steps=steps)
     if isinstance(agreement, Agreement):
         decoder = "" if first.decoder is None else first.decoder.name
         models = tuple(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -109,6 +109,34 @@ def trim_folder(folder: Path, most: int) -> None:
         if len(files) > most:
             for path in sorted(files, key=lambda one: one.stat().st_mtime)[: len(files) - most]:
                 path.unlink(missing_ok=True)
+
+
+def trim_oldest(
+    entries: Iterable[Sequence[Path]],
+    most_bytes: int,
+    most: int | None = None,
+    kept: Path | None = None,
+) -> None:
+    """Remove what was used longest ago beyond some bytes or a number of entries, where possible.
+
+    Args:
+        entries: Of each its files, some of which may not be there. The first one's time of change
+            says when it was used.
+        most_bytes: Of all that stay.
+        most: How many stay; None for any number.
+        kept: A file that stays in any case, with those of its entry.
+    """
+    found: list[tuple[float, int, Sequence[Path]]] = []
+    for files in entries:
+        with suppress(OSError):  # another process has removed it
+            sizes = [file.stat().st_size for file in files if file.exists()]
+            found.append((files[0].stat().st_mtime, sum(sizes), files))
+    for number, (_, size, files) in enumerate(sorted(found, key=lambda one: -one[0])):
+        most_bytes -= size
+        is_beyond = most_bytes < 0 or (most is not None and number >= most)
+        for file in files if is_beyond and kept not in files else ():
+            with suppress(OSError):  # another user's, perhaps
+                file.unlink(missing_ok=True)
 
 
 def write_private(path: Path, content: bytes, *, is_durable: bool = False) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -25,6 +26,7 @@ from ortkit.graph.io.save import save_model
 from ortkit.graph.shapes.fixed import fix_sizes
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.kernels.tuning.calibration import stored_calibration
+from ortkit.optimization.ahead import VerifierAhead, has_room
 from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.optimization.kernels import compile_kernels, foreign_note
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from ortkit.verify.fixed_batch import BatchVerifier
     from ortkit.verify.kernels.check import KernelReport
     from ortkit.verify.verification import Gap, Verification
-    from ortkit.verify.verifier import Verifier
+    from ortkit.verify.verifier import KernelsOf, Verifier
 
 #: Stages that are left out as a pass is if they raise.
 KERNELS, LAYOUT, LOWERING = "kernels", "layout", "precision"
@@ -78,17 +80,19 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
     verification = None
     try:
         run = _Run(source, options or OptimizeOptions(), folder.path)
-        candidate = run.within_budget(run.first())
-        if run.options.measure:
-            candidate = run.paying(candidate)
-        if run.options.verify:
-            candidate, verification = run.verified(run.with_right_kernels(candidate))
-        while run.options.measure and not run.confirms(candidate):
-            candidate = run.candidate(frozenset(run.rolled_back))
+        with run.verifiers:
+            run.begin_verifying()
+            candidate = run.within_budget(run.first())
+            if run.options.measure:
+                candidate = run.paying(candidate)
             if run.options.verify:
-                candidate, verification = run.verified(run.with_right_kernels(candidate))
-        if run.options.check_load:
-            candidate, verification = run.loaded(candidate, verification)
+                candidate, verification = run.verified(candidate)
+            while run.options.measure and not run.confirms(candidate):
+                candidate = run.candidate(frozenset(run.rolled_back))
+                if run.options.verify:
+                    candidate, verification = run.verified(candidate)
+            if run.options.check_load:
+                candidate, verification = run.loaded(candidate, verification)
         if run.options.timing:
             run.time(candidate)
     except BaseException:
@@ -139,6 +143,7 @@ class _Run:
             self.names = _names(self._opened)
             self.fused = FusedSource.of(self._opened, options)
         self.lowering = _new_lowering(self) if options.has_budget else None
+        self.verifiers = VerifierAhead(self._verifier)
 
     def _open(self) -> ir.Model:
         """Open the source, with the sizes that are to be fixed as numbers."""
@@ -368,7 +373,11 @@ class _Run:
         return kept
 
     def with_right_kernels(
-        self, candidate: Candidate, denied: frozenset[str] = frozenset()
+        self,
+        candidate: Candidate,
+        denied: frozenset[str] = frozenset(),
+        *,
+        is_beside: bool = False,
     ) -> Candidate:
         """Check each kernel beside its body; put back regions of wrong ones.
 
@@ -377,6 +386,7 @@ class _Run:
         Args:
             candidate: With kernels, or without any.
             denied: What was denied for it.
+            is_beside: Whether that is part of another stage.
 
         Raises:
             CheckError: A kernel is wrong, and nothing puts its region back.
@@ -390,7 +400,7 @@ class _Run:
             library = self._runnable(candidate) if is_host else candidate.library
             if library is None:
                 return candidate
-            with self._stage("check kernels"):
+            with nullcontext() if is_beside else self._stage("check kernels"):
                 self.kernel_check = check_kernels(
                     candidate.model,
                     library,
@@ -414,28 +424,44 @@ class _Run:
             self.wrong_kernels |= wrong
             candidate = self.candidate(denied)
 
-    def verified(self, candidate: Candidate) -> tuple[Candidate, Verification]:
-        """Check against the source; roll back the rewrites that break it, and name them."""
-        from ortkit.optimization.rollback import Attempt, roll_back
+    def _verifier(self) -> Verifier | BatchVerifier:
         from ortkit.verify.fixed_batch import verifier_of
 
         options = self.options
-        with (
-            self._stage("verify"),
-            verifier_of(
-                self.original(),
-                samples=options.samples,
-                coverage=options.coverage,
-                inputs=options.inputs,
-                shapes=options.shapes,
-                seconds=options.verify_seconds,
-                memory_mib=options.verify_memory,
-                given=() if self.lowering is None else self.lowering.given,
-                tolerance=options.tolerance,
-                is_usual=options.precision != "fp32",
-            ) as verifier,
-        ):
-            verification = self._checked(verifier, candidate)
+        return verifier_of(
+            self.original(),
+            samples=options.samples,
+            coverage=options.coverage,
+            inputs=options.inputs,
+            shapes=options.shapes,
+            seconds=options.verify_seconds,
+            memory_mib=options.verify_memory,
+            given=() if self.lowering is None else self.lowering.given,
+            tolerance=options.tolerance,
+            is_usual=options.precision != "fp32",
+        )
+
+    def begin_verifying(self) -> None:
+        """Run the original, where that disturbs no measuring and needs no candidate."""
+        options = self.options
+        if options.verify and not options.measure and self.lowering is None and has_room():
+            self.verifiers.begin()
+
+    def verified(self, candidate: Candidate) -> tuple[Candidate, Verification]:
+        """Check against the source; roll back the rewrites that break it, and name them.
+
+        Each kernel is checked beside its body too: before the rest, or at the same time.
+        """
+        from ortkit.optimization.rollback import Attempt, roll_back
+
+        options, is_beside = self.options, has_room()
+        if not is_beside:
+            candidate = self.with_right_kernels(candidate)
+        with self._stage("verify"), self.verifiers.verifier() as verifier:
+            if is_beside:
+                candidate, verification = self._checked_beside_kernels(verifier, candidate)
+            else:
+                verification = self._checked(verifier, candidate, self.kernel_check)
             if verification.verdict != "no":
                 return candidate, self._with_gaps(verification)
 
@@ -450,7 +476,8 @@ class _Run:
                 self.kernel_check = None
                 if not denied >= everything:
                     made = self.with_right_kernels(made, denied)
-                return Attempt(made, self._checked(verifier, made), self.kernel_check)
+                checked = self._checked(verifier, made, self.kernel_check)
+                return Attempt(made, checked, self.kernel_check)
 
             options.progress("find the breaking rewrite")
             found = roll_back(
@@ -475,7 +502,7 @@ class _Run:
             candidate = found
             if verification is None:
                 break
-            candidate, verification = self.verified(self.with_right_kernels(candidate))
+            candidate, verification = self.verified(candidate)
         return candidate, verification
 
     def loadable(self, candidate: Candidate, verification: Verification | None) -> Candidate:
@@ -531,10 +558,42 @@ class _Run:
         """Whether what is verified is not the very model that is written."""
         return self.options.precision != "fp32" and self.lowering is None
 
-    def _checked(self, verifier: Verifier | BatchVerifier, candidate: Candidate) -> Verification:
-        """Judge a candidate; in half precision also with every value rounded as on a GPU."""
+    def _checked_beside_kernels(
+        self, verifier: Verifier | BatchVerifier, candidate: Candidate
+    ) -> tuple[Candidate, Verification]:
+        """Judge a candidate while its kernels are checked.
+
+        Returns:
+            A candidate whose kernels are right, and its verification.
+        """
+        with ThreadPoolExecutor(1, "kernels") as pool:
+            checking = pool.submit(self.with_right_kernels, candidate, is_beside=True)
+
+            def kernels() -> KernelReport | None:
+                checking.result()
+                return self.kernel_check
+
+            verification = self._checked(verifier, candidate, kernels)
+            right = checking.result()
+        if right is not candidate:  # a kernel was wrong
+            verification = self._checked(verifier, right, self.kernel_check)
+        return right, verification
+
+    def _checked(
+        self,
+        verifier: Verifier | BatchVerifier,
+        candidate: Candidate,
+        kernels: KernelsOf,
+    ) -> Verification:
+        """Judge a candidate; in half precision also with every value rounded as on a GPU.
+
+        Args:
+            verifier: Has run the original.
+            candidate: What is judged.
+            kernels: What is known of each kernel beside its body.
+        """
         library, precision = candidate.library, self.options.precision
-        check = partial(verifier.check, kernels=self.kernel_check, keeps_names=True)
+        check = partial(verifier.check, kernels=kernels, keeps_names=True)
         if self.lowering is not None or precision == "fp32":
             stated = 0.0 if self.lowering is None else self.lowering.max_error
             return check(candidate.model, library=library, stated=stated)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 from ortkit.errors import UserError
 
@@ -31,7 +32,7 @@ def check_budget(seconds: float | None, memory_mib: int | None) -> None:
 class Budget:
     """Counts down the time that the sessions of one verification may take.
 
-    Other work does not count: it ends.
+    Other work does not count: it ends. Sessions that run side by side count once.
     """
 
     def __init__(self, seconds: float, memory: int | None = None) -> None:
@@ -44,21 +45,35 @@ class Budget:
         self.seconds = seconds
         self.memory = memory
         self._spent = 0.0
+        self._lock = Lock()
+        self._running = 0
+        """How many blocks run."""
+        self._since = 0.0
+        """When the first of them began."""
 
     @property
     def left(self) -> float:
         """The seconds that are left, 0 or more."""
-        return max(0.0, self.seconds - self._spent)
+        with self._lock:
+            running = time.monotonic() - self._since if self._running else 0.0
+            return max(0.0, self.seconds - self._spent - running)
 
     def restart(self) -> None:
         """Start again with all of the time, for another candidate."""
-        self._spent = 0.0
+        with self._lock:
+            self._spent, self._since = 0.0, time.monotonic()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the time of a block."""
-        started = time.monotonic()
+        """Count the time of a block, in any thread."""
+        with self._lock:
+            if not self._running:
+                self._since = time.monotonic()
+            self._running += 1
         try:
             yield
         finally:
-            self._spent += time.monotonic() - started
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    self._spent += time.monotonic() - self._since

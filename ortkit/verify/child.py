@@ -60,6 +60,8 @@ class Setting:
     """Results of an earlier setting, which are inputs named `NAME/given` of this one."""
     repeats: int = 1
     """How often each input set is run; if more than once, `results` has folders 0, 1, ..."""
+    first: int = 0
+    """The number of the first of these folders: that many runs were made before."""
     onnxruntime: Path | None = None
     """Where the ONNX Runtime is, the same for all of a job; None: the installed one."""
 
@@ -196,7 +198,7 @@ def _run_set(ort: ModuleType, session: Any, setting: Setting, feeds: Path) -> No
     if setting.repeats == 1:
         _run_once(ort, session, feeds, given, setting.results / feeds.name)
         return
-    for number in range(setting.repeats):
+    for number in range(setting.first, setting.first + setting.repeats):
         _run_once(ort, session, feeds, given, setting.results / str(number) / feeds.name)
 
 

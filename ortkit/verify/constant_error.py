@@ -8,13 +8,14 @@ as a whole, at each index of each axis, and along the value itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.lowered.quantization_error import excess
-from ortkit.verify.perturbation import ROUNDINGS
+from ortkit.verify.perturbed.perturbation import ROUNDINGS
 
 
 def unexplained(
@@ -42,24 +43,44 @@ def unexplained(
     if not np.abs(expected).max(initial=0.0) < largest:
         return ""
     own, theirs, around = (_arrays(runs, expected) for runs in (lost, new, perturbed))
-
-    def runs() -> Iterator[np.ndarray]:
-        for number in range(max(len(own), len(theirs))):
-            made = actual.astype(np.float64)
-            for of, base in ((own, expected), (theirs, actual)):
-                if of:
-                    # Runs are moved by several roundings, so that few of them show the largest.
-                    made += (of[number % len(of)].astype(np.float64) - base) / ROUNDINGS
-            if around:
-                made += around[number % len(around)].astype(np.float64) - expected
-            yield made
-
+    # Runs are moved by several roundings, so that few of them show the largest.
+    kinds = ((own, expected, ROUNDINGS), (theirs, actual, ROUNDINGS), (around, expected, 1.0))
+    runs = (
+        _MovedRows(actual, [(of[n % len(of)], base, by) for of, base, by in kinds if of])
+        for n in range(max(len(own), len(theirs)))
+    )
     with np.errstate(all="ignore"):
-        worst = excess(expected, actual, runs())
+        worst = excess(expected, actual, runs)
     if worst.ratio <= 1.0:
         return ""
     place = f": {worst.place}" if worst.place else ""
     return f"off by {worst.ratio:.3g} times what rounding its constants may cost{place}"
+
+
+class _MovedRows:
+    """A value with what several runs move it by, as [rows, length of the last axis]."""
+
+    def __init__(
+        self, value: np.ndarray, moves: Sequence[tuple[np.ndarray, np.ndarray, float]]
+    ) -> None:
+        """Say what is added.
+
+        Args:
+            value: The value.
+            moves: A run, the run without perturbation, and what their difference is divided by.
+        """
+        shape = (math.prod(value.shape[:-1]), value.shape[-1] if value.ndim else 1)
+        self._value = value.reshape(shape)
+        self._moves = [(run.reshape(shape), base.reshape(shape), by) for run, base, by in moves]
+
+    def __getitem__(self, block: slice) -> np.ndarray:
+        """Return some rows, in float64."""
+        made = self._value[block].astype(np.float64)
+        for run, base, by in self._moves:
+            moved = np.subtract(run[block], base[block], dtype=np.float64)
+            moved /= by
+            made += moved
+        return made
 
 
 def _arrays(runs: Sequence[Value], like: np.ndarray) -> list[np.ndarray]:

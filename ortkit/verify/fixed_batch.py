@@ -153,6 +153,11 @@ class BatchVerifier:
         plan = next((each.plan for each in sets if each.is_extreme), sets[0].plan)
         return (InputSet(feeds, "; ".join(dict.fromkeys(each.text for each in sets)), plan),)
 
+    def prepare(self) -> None:
+        """See `Verifier.prepare`."""
+        if self._rows is not None:
+            self._rows.prepare()
+
     @property
     def refusal(self) -> str:
         """Why no candidate can be judged; empty if one can."""
@@ -187,6 +192,8 @@ class BatchVerifier:
             whole.beside(found.not_compared, remark),
             batch=remark,
             samples=found.samples + whole.samples,
+            input_sets=found.input_sets + whole.input_sets,
+            dropped_sets=found.dropped_sets,
             seconds=found.seconds + whole.seconds,
         )
 

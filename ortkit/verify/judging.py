@@ -14,8 +14,8 @@ from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling,
 from ortkit.verify.conditioned import Moved, compare_conditioned, disagreement, is_close, limits_of
 from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.feeds import Value
-from ortkit.verify.perturbation import CHOICE_RUNS
-from ortkit.verify.perturbed_runs import runs_for, unit_of
+from ortkit.verify.perturbed.perturbation import CHOICE_RUNS
+from ortkit.verify.perturbed.runs import runs_for, unit_of
 from ortkit.verify.reference import Reference
 from ortkit.verify.sessions import SessionResult
 from ortkit.verify.summary import DEPLOYED

@@ -27,8 +27,8 @@ from ortkit.verify.inputs.sizes import free_inputs
 from ortkit.verify.inputs.usual import usual_plans
 from ortkit.verify.inputs.usual_sizes import how_to_give
 from ortkit.verify.limits import SECONDS, long_loop, time_limit
-from ortkit.verify.perturbation import RUNS
-from ortkit.verify.perturbed_runs import PerturbedRuns
+from ortkit.verify.perturbed.perturbation import RUNS
+from ortkit.verify.perturbed.runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.sessions import SessionResult, Setting, run_within
@@ -362,7 +362,7 @@ class _Runner:
             optimized=self.stage / "optimized",
             own_problem=optimized.problem if missing else "",
             perturbed=PerturbedRuns(
-                self.request.path, feeds, self.folder, self.budget, self.request.custom_ops
+                self.request.path, self.folder, self.budget, self.request.custom_ops
             ),
             coarsest=coarsest_type(model),
             budget=self.budget,

@@ -21,8 +21,8 @@ from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.kernels.library import Kernels, kernels_here
-from ortkit.verify.perturbation import RUNS
-from ortkit.verify.perturbed_runs import PerturbedRuns
+from ortkit.verify.perturbed.perturbation import RUNS
+from ortkit.verify.perturbed.runs import PerturbedRuns
 from ortkit.verify.reference import Reference, Request
 from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.verifier import Verifier

@@ -8,11 +8,11 @@ values (`steps.py`), so that each rewrite is judged where it is, at the toleranc
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from threading import Lock
 
 import onnx_ir as ir
 
@@ -25,8 +25,6 @@ from ortkit.graph.shapes.rules.call import Shape
 from ortkit.verify.accuracy import DEFAULT, Allowance
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
-from ortkit.verify.conditioned import Limits, Moved, compare_conditioned, is_close
-from ortkit.verify.constant_error import unexplained
 from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.guard_coverage import (
     GuardCoverage,
@@ -38,14 +36,14 @@ from ortkit.verify.inputs.guard_coverage import (
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
-from ortkit.verify.perturbation import CHOICE_RUNS, RUNS, perturb, perturb_constants
-from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
+from ortkit.verify.lowered.whole_biases import round_biases
+from ortkit.verify.perturbed.runs import unit_of
+from ortkit.verify.perturbed.steps import LIMITS, Side, StepJudge
 from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
-from ortkit.verify.resumption import Batch, Stop, live_values, resume
+from ortkit.verify.resumption import Batch, Judging, Stop, judges_here, live_values, resume
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rounded_constants import (
     RoundedConstants,
-    epsilon_of,
     half_weights,
     rounded_constants,
 )
@@ -60,11 +58,6 @@ from ortkit.verify.steps import (
 )
 from ortkit.verify.tolerances import TOLERANCES
 from ortkit.verify.widening import widened, widened_feeds
-
-#: A step is a few nodes; ONNX Runtime's kernels for one node differ from the standard's order of
-#: operations by up to 14 epsilons of float32 (BatchNormalization folded into a convolution of 576
-#: products; onnxruntime 1.31.1).
-LIMITS = Limits({"float32": 32.0}, 2.0**-10)
 
 
 class RewriteStage:
@@ -88,6 +81,7 @@ class RewriteStage:
             custom_ops: Libraries that the models need to load at all.
         """
         self._original = widened(original)
+        round_biases(self._original)
         self._values = computed_values(self._original)
         self._shapes = Shapes.infer(self._original)
         for value in self._values.values():
@@ -103,10 +97,13 @@ class RewriteStage:
         self._rounded: RoundedConstants | None = None
         """Of the candidate that is compared; None until they are asked for."""
         self._guards: GuardCoverage | None = None
+        self._lock = Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
         self._weights = share_weights(self._original, folder / "original.onnx")
         self._most_bytes = value_bytes(weights_of(self._original).bytes, budget.memory)
+        times = _TIMES_LIVE if budget.memory is None else 1
+        self._most_live_bytes = times * self._most_bytes
         self._bytes = bytes_of_values(self._original, self._feeds)
 
     def check(
@@ -133,6 +130,7 @@ class RewriteStage:
         self._kept_seconds = kept_seconds
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
+        round_biases(wide)
         if allowance.stated:
             saturate(wide, self._original)
         folder.mkdir()
@@ -193,27 +191,31 @@ class RewriteStage:
         return {name, *(read & self._values.keys())}
 
     def _compared(self, wide: ir.Model, names: Sequence[str], folder: Path) -> RewriteCheck:
-        """Compare the values named, each computed from the others; as many at a time as fit."""
+        """Compare the values named, each computed from the others; as many at a time as fit.
+
+        The models run on the values of a batch while those of the batches before are judged.
+        """
         compared = [name for name in names if not draws(self._values[name].producer())]
-        total = RewriteCheck()
         batches = [self._batch(wide, names, each) for each in self._batches(compared)]
         batches = [each for each in batches if each.names]
-        stop = Stop()
-        for number, batch in enumerate(batches):
-            if total.late:
-                total = total.with_part(RewriteCheck(late=batch.names))
-                continue
-            part = folder / str(number)
-            part.mkdir(parents=True)
-            live = self._live(batch, batches[number + 1 :])
-            total = total.with_part(self._compared_at_once(wide, batch, part, stop, live))
-            if stop.results is not None:
-                shutil.rmtree(stop.results.parent)
-            stop = Stop(frozenset(live), part / "expected")
-            if total.problem:
-                break
-        if stop.results is not None:
-            shutil.rmtree(stop.results.parent)
+        total, stop = RewriteCheck(), Stop()
+        with Judging(judges_here()) as judging:
+            for number, batch in enumerate(batches):
+                if judging.is_over:
+                    break
+                part = folder / str(number)
+                part.mkdir(parents=True)
+                live = self._live(batch, batches[number + 1 :])
+                problem = self._run_batch(batch, part, stop, live)
+                judging.add(part, partial(self._judge_batch, wide, batch, part), problem)
+                stop = Stop(frozenset(live), part / "expected")
+        for check in judging.checks:
+            total = total.with_part(check)
+        if total.late and not total.problem:
+            left = batches[len(judging.checks) :]
+            total = total.with_part(
+                RewriteCheck(late=tuple(n for each in left for n in each.names))
+            )
         return total
 
     def _batch(self, wide: ir.Model, names: Sequence[str], compared: Sequence[str]) -> Batch:
@@ -234,17 +236,25 @@ class RewriteStage:
         found = live_values(self._original, batch.needed, given)
         found = {name for name in found if name in self._values and self._can_be_given(name)}
         size = sum(self._bytes.get(name, _UNKNOWN_BYTES) for name in found)
-        return found if size <= self._most_bytes else set()
+        return found if size <= self._most_live_bytes else set()
 
     def _can_be_given(self, name: str) -> bool:
         """Return whether the type of a value is known, and ONNX Runtime takes it as an input."""
         value = self._values[name]
         return isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING
 
-    def _compared_at_once(
-        self, wide: ir.Model, batch: Batch, folder: Path, stop: Stop, live: set[str]
-    ) -> RewriteCheck:
-        steps, own_steps, compared = batch.steps, batch.own_steps, batch.names
+    def _run_batch(
+        self, batch: Batch, folder: Path, stop: Stop, live: set[str]
+    ) -> RewriteCheck | None:
+        """Run the original, and the candidate's steps; return what stopped them, None if nothing.
+
+        Args:
+            batch: What is compared.
+            folder: For the results.
+            stop: Where the run of the batch before stopped.
+            live: The values at which this one does.
+        """
+        steps, compared = batch.steps, batch.names
         whole = self._original.clone()
         wanted = batch.needed | live
         guards = None
@@ -253,11 +263,12 @@ class RewriteStage:
             wanted.update(value.name or "" for value in whole.graph.outputs)
         resume(whole, stop.values)
         give(whole, wanted)
-        results = self._sessions(
-            self._setting(whole, self._weights, folder / "expected", given=stop.results),
-            self._setting(
-                steps, self._candidate_weights, folder / "actual", given=folder / "expected"
-            ),
+        given = folder / "expected"
+        results = self.run(
+            [
+                self.setting(whole, self._weights, given, given=stop.results),
+                self.setting(steps, self._candidate_weights, folder / "actual", given=given),
+            ]
         )
         if any(each.is_late for each in results):
             return RewriteCheck(late=tuple(compared))
@@ -268,13 +279,19 @@ class RewriteStage:
             probes = probe_names(len(guards))
             runs = [read_values(folder / "expected" / each.name, probes) for each in self._feeds]
             self._guards = read_coverage(guards, runs, guards_in_bodies(self._original))
+        return None
+
+    def _judge_batch(self, wide: ir.Model, batch: Batch, folder: Path) -> RewriteCheck:
+        """Compare the values of a batch that has run."""
+        steps, own_steps, compared = batch.steps, batch.own_steps, batch.names
         lowered = self._lowered(wide, steps, own_steps, folder)
         rounded = lowered.floats | lowered.others
         exact = [name for name in compared if name not in rounded]
         choices = [name for name in compared if name in lowered.others]
-        pair = (own_steps, self._weights), (steps, self._candidate_weights)
-        off, late = self._judged(exact, wide, pair, folder, TOLERANCES["float32"].epsilon)
-        others = self._judged(choices, wide, pair, folder, unit_of(self._allowance.stated))
+        sides = Side(own_steps, self._weights), Side(steps, self._candidate_weights)
+        judge = StepJudge(sides, self._feeds, folder, lambda: self._rounded_constants(wide), self)
+        off, late = judge.judge(exact, TOLERANCES["float32"].epsilon)
+        others = judge.judge(choices, unit_of(self._allowance.stated))
         off, late = off | others[0], late | others[1]
         for feeds in self._feeds:
             off |= lowered.off(folder, feeds.name, self._allowance.stated)
@@ -285,54 +302,12 @@ class RewriteStage:
             tuple(sorted(late)),
         )
 
-    def _judged(
-        self,
-        names: Sequence[str],
-        wide: ir.Model,
-        steps: _Pair,
-        folder: Path,
-        unit: float,
-    ) -> tuple[dict[str, OutputComparison], frozenset[str]]:
-        """Find the values that are off by more than roundings of `unit` move them.
-
-        Returns:
-            Them, and the names of those for whose perturbed runs no time was left.
-        """
-        off = self._off(folder, names)
-        if not off:
-            return off, frozenset()
-        rounded = self._rounded_constants(wide)
-        found: dict[str, OutputComparison] = {}
-        if rounded:
-            # Their runs take a tenth of the time that those of all values take.
-            runs = folder / f"{unit:g}-constants"
-            results = self._run_perturbed(steps, off, folder, runs, rounded, 0.0, RUNS)
-            if not any(each.problem for each in results):
-                off = self._off(folder, off, runs, rounded)
-            if not off:
-                return off, frozenset()
-        for count in (runs_for(each.dtype for each in off.values()), CHOICE_RUNS):
-            runs = folder / f"{unit:g}-{count}"
-            results = self._run_perturbed(steps, off, folder, runs, rounded, unit, count)
-            lacking = next((each.problem for each in results if each.problem), "")
-            found = {name: each for name, each in found.items() if name not in off}
-            found |= self._off(folder, off, runs, rounded)
-            if any(each.is_late for each in results):
-                return found, frozenset(name for name, each in found.items() if not each.equal)
-            if lacking:
-                found |= {n: _without_runs(found[n], lacking) for n in off if n in found}
-                break
-            # Of many rows, some are off by more than the few runs show of what roundings move.
-            off = {name: each for name, each in found.items() if is_close(each)}
-            if not off or count == CHOICE_RUNS:
-                break
-        return found, frozenset()
-
     def _rounded_constants(self, wide: ir.Model) -> RoundedConstants:
         """Return the constants in half precision that only one of the two has; found once."""
-        if self._rounded is None:
-            self._rounded = rounded_constants(self._original, wide, self._allowance.half)
-        return self._rounded
+        with self._lock:  # batches are judged in several threads
+            if self._rounded is None:
+                self._rounded = rounded_constants(self._original, wide, self._allowance.half)
+            return self._rounded
 
     def _lowered(
         self, wide: ir.Model, steps: ir.Model, own_steps: ir.Model, folder: Path
@@ -343,10 +318,10 @@ class RewriteStage:
         found = lowered_steps(steps, own_steps, half_weights(self._original, wide))
         given, weights = folder / "expected", self._candidate_weights
         settings = [
-            self._setting(model, weights, folder / name, given, count)
+            self.setting(model, weights, folder / name, given, count)
             for name, model, count in found.runs
         ]
-        results = self._sessions(*settings) if settings else []
+        results = self.run(settings)
         return found.without_models() if any(each.problem for each in results) else found
 
     def _batches(self, names: Sequence[str]) -> Iterator[list[str]]:
@@ -380,117 +355,46 @@ class RewriteStage:
             names.append(name)
         return names
 
-    def _run_perturbed(
-        self,
-        steps: _Pair,
-        wanted: Mapping[str, OutputComparison],
-        folder: Path,
-        runs: Path,
-        rounded: RoundedConstants,
-        unit: float,
-        count: int,
-    ) -> list[SessionResult]:
-        """Run the original's steps with perturbed values, the candidate's with such constants.
-
-        Where `unit` is 0 there are only runs with perturbed constants.
-        """
-        runs.mkdir()
-        given = folder / "expected"
-
-        def part(model: ir.Model) -> ir.Model:
-            copy = model.clone()
-            give(copy, wanted)
-            prune(copy)
-            return copy
-
-        settings = []
-        if unit:
-            own = part(steps[0][0])
-            perturb(own, lambda _: unit)
-            settings.append(self._setting(own, steps[0][1], runs / _PERTURBED, given, count))
-        pairs = ((*steps[0], rounded.lost, _LOST), (*steps[1], rounded.new, _NEW))
-        for model, weights, constants, name in pairs:
-            if constants:
-                changed = part(model)
-                perturb_constants(
-                    changed,
-                    {n: (epsilon_of(each.dtype), each.changed) for n, each in constants.items()},
-                )
-                settings.append(self._setting(changed, weights, runs / name, given, count))
-        return self._sessions(*settings)
-
-    def _setting(
+    def setting(
         self,
         model: ir.Model,
         weights: Path,
         results: Path,
         given: Path | None = None,
         repeats: int = 1,
+        first: int = 0,
     ) -> Setting:
+        """Write a part of one of the models, and return how it is run; see `Setting`."""
         prune(model)
         return Setting(
-            write_part(model, results.with_suffix(".onnx"), weights),
+            write_part(model, results.parent / f"{results.name}{first or ''}.onnx", weights),
             results,
             libraries=self._custom_ops,
             weights_folder=weights,
             given=given,
             repeats=repeats,
+            first=first,
         )
 
-    def _sessions(self, *settings: Setting) -> list[SessionResult]:
-        feeds, kept = self._feeds, self._kept_seconds
-        return run_within(self._budget, settings, feeds, len(feeds), kept_seconds=kept)
+    def run(
+        self, settings: Sequence[Setting], feeds: Sequence[Path] | None = None
+    ) -> list[SessionResult]:
+        """Run parts of the models in the time that is left for this stage.
 
-    def _off(
-        self,
-        folder: Path,
-        names: Iterable[str],
-        perturbed: Path | None = None,
-        rounded: RoundedConstants | None = None,
-    ) -> dict[str, OutputComparison]:
-        """Return the values that are off, or inconclusive, on some input set."""
-        limits = LIMITS if rounded is None else replace(LIMITS, largest=rounded.largest)
-        constants_cap = 0.0 if rounded is None else rounded.cap
-        off: dict[str, OutputComparison] = {}
-        wanted = dict.fromkeys(names)
-        for feeds in self._feeds if wanted else ():
-            expected = read_values(folder / "expected" / feeds.name, wanted)
-            actual = read_values(folder / "actual" / feeds.name, wanted)
-            runs = {
-                kind: [] if perturbed is None else read_runs(perturbed / kind, feeds.name)
-                for kind in (_PERTURBED, _LOST, _NEW)
-            }
-            for name in wanted:
-                want, got = expected[name], actual[name]
-                near, lost, new = (
-                    [run[name] for run in runs[kind]] for kind in (_PERTURBED, _LOST, _NEW)
-                )
-                moved = [
-                    Moved(want, near, LIMITS.cap),
-                    Moved(want, lost, constants_cap, 1.0),
-                    Moved(got, new, constants_cap, 1.0),
-                ]
-                found = compare_conditioned(name, want, got, limits, moved)
-                if found.equal and not found.is_inconclusive:
-                    reason = unexplained(want, got, lost, new, near, limits.largest)
-                    found = replace(found, equal=False, reason=reason) if reason else found
-                is_off = not found.equal or found.is_inconclusive
-                if is_off and (name not in off or off[name].equal):
-                    off[name] = found
-        return off
+        Args:
+            settings: As `setting` returns them.
+            feeds: Folders of input sets; None for all.
+        """
+        if not settings:
+            return []
+        feeds, kept = self._feeds if feeds is None else feeds, self._kept_seconds
+        return run_within(self._budget, settings, feeds, len(feeds), kept_seconds=kept)
 
 
 _UNKNOWN_BYTES = 1 << 20
-#: Folders of repeated runs: the original's steps with its values perturbed, and with the constants
-#: that the candidate lacks; the candidate's steps with the constants that the original lacks.
-_PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
-#: The original's steps and the candidate's, each with the folder of its weights.
-_Pair: TypeAlias = tuple[tuple[ir.Model, Path], tuple[ir.Model, Path]]
-
-
-def _without_runs(found: OutputComparison, problem: str) -> OutputComparison:
-    """Say that what roundings move is not known, so that only the floor is allowed."""
-    return replace(found, reason=f"{found.reason}; its perturbed runs fail: {problem}")
+#: How many times the bytes of a batch the values may take at which the run of the original stops.
+#: A run holds as much at that point; it is held beside the batch, though.
+_TIMES_LIVE = 2
 
 
 def _contradict(one: Shape | None, other: Shape | None) -> bool:

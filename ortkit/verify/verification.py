@@ -51,6 +51,10 @@ class Verification:
     """What is odd about the inputs that were given."""
     batch: str = ""
     """How a fixed batch was compared; empty if there is none."""
+    input_sets: tuple[str, ...] = ()
+    """The sizes and kinds of values of each input set; `samples` of them."""
+    dropped_sets: tuple[str, ...] = ()
+    """Those that were made and not used, with the reasons."""
 
     @property
     def is_good(self) -> bool:
@@ -131,6 +135,8 @@ class Verification:
             "values": self.values.to_json(),
             "notes": list(self.notes),
             "batch": self.batch,
+            "input_sets": list(self.input_sets),
+            "dropped_sets": list(self.dropped_sets),
             "guards": None if self.values.guards is None else self.values.guards.to_json(),
         }
 

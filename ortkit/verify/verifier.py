@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import onnx_ir as ir
 
@@ -27,7 +27,7 @@ from ortkit.verify.judging import judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.model_file import as_file
-from ortkit.verify.perturbed_runs import PerturbedRuns
+from ortkit.verify.perturbed.runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.reference import Reference, Request, compute_reference
 from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
@@ -42,6 +42,8 @@ from ortkit.verify.verification import Gap, Verification, told
 from ortkit.verify.widening import widened
 
 _HALVES = ("float16", "bfloat16")
+KernelsOf: TypeAlias = KernelReport | Callable[[], KernelReport | None] | None
+"""What is known of a model's kernels alone, or what returns it."""
 #: For the start of a process, on a busy machine.
 _START_SECONDS = 5.0
 
@@ -175,9 +177,7 @@ class Verifier:
         folder = self._folder() / "widened"
         found = compute_reference(wide, folder)
         if isinstance(found, Reference):
-            perturbed = PerturbedRuns(
-                request.path, found.feeds, folder, found.budget, self._custom_ops
-            )
+            perturbed = PerturbedRuns(request.path, folder, found.budget, self._custom_ops)
             coarsest = coarsest_type(request.model)
             self._state = replace(found, perturbed=perturbed, coarsest=coarsest)
             self._opened, self._path = model, path
@@ -194,6 +194,14 @@ class Verifier:
         is_own = isinstance(self._state, Reference) and not self._only_wide
         return self._state if is_own else None  # type: ignore[return-value]
 
+    def prepare(self) -> None:
+        """Do what a candidate's values are compared by and needs the original alone.
+
+        Otherwise it is done when the first candidate is judged.
+        """
+        if isinstance(self._state, Reference):
+            self._rewrites(self._state)
+
     @property
     def refusal(self) -> str:
         """Why no candidate can be judged; empty if one can."""
@@ -208,7 +216,7 @@ class Verifier:
         computed_in: str = "",
         stated: float = 0.0,
         values: RewriteCheck | None = None,
-        kernels: KernelReport | None = None,
+        kernels: KernelsOf = None,
         keeps_names: bool = False,
     ) -> Verification:
         """Judge a candidate.
@@ -225,7 +233,8 @@ class Verifier:
             stated: An error that the user accepts: of each value, computed from the original's
                 values, and of each output; see `ortkit.verify.accuracy`.
             values: What is known of the values in between; None: they are compared.
-            kernels: What is known of each kernel beside its body; None: they are run.
+            kernels: What is known of each kernel beside its body, or what returns it, which is
+                called once the values are compared; None: they are run.
             keeps_names: Whether values of one name are the same value, as in what ortkit rewrites.
 
         Raises:
@@ -234,7 +243,10 @@ class Verifier:
         options = (refusal, computed_in, stated, values, kernels, keeps_names)
         found = self._checked(candidate, library, *options)
         state = self._state
-        if isinstance(state, Refused) or state.maker is None or stated or not found.is_good:
+        if isinstance(state, Refused):
+            return found
+        found = replace(found, input_sets=state.about, dropped_sets=state.dropped)
+        if state.maker is None or stated or not found.is_good:
             return found
         again = partial(
             Verifier.check,
@@ -254,7 +266,7 @@ class Verifier:
         computed_in: str,
         stated: float,
         values: RewriteCheck | None,
-        kernels: KernelReport | None,
+        kernels: KernelsOf,
         keeps_names: bool,
     ) -> Verification:
         """Judge a candidate on the original's input sets; see `check`."""
@@ -281,6 +293,8 @@ class Verifier:
         if rewrites.wrong:
             return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)
         custom_ops = self._custom_ops
+        if callable(kernels):
+            kernels = kernels()
         if kernels is None and library is not None:
             kernels = check_kernels(
                 opened,
@@ -429,14 +443,14 @@ class Verifier:
         opened = widened(opened) if self._only_wide else opened
         folder = self._folder() / f"limits{self._checks}"
         rest = (state.budget, folder, self._custom_ops)
-        sets = own_limit_sets(maker, original, opened, state.feeds, *rest)
-        if not sets:
+        own = own_limit_sets(maker, original, opened, state.feeds, *rest)
+        if not own:
             return found
         with Verifier(
             original,
             memory_mib=self._memory_mib,
             custom_ops=self._custom_ops,
-            given=sets,
+            given=own,
             tolerance=self._tolerance,
             budget=state.budget,
         ) as verifier:
@@ -446,12 +460,15 @@ class Verifier:
         seconds = found.seconds + beside.seconds
         if beside.verdict == "not possible":
             return found
+        sets = (*found.input_sets, *beside.input_sets)
         if not beside.is_good:
-            return replace(beside, samples=found.samples + beside.samples, seconds=seconds)
+            samples = found.samples + beside.samples
+            return replace(beside, samples=samples, input_sets=sets, seconds=seconds)
         remark = f"and on {beside.samples} at numbers that only the candidate compares with"
         return replace(
             found.beside(beside.not_compared, remark),
             samples=found.samples + beside.samples,
+            input_sets=sets,
             seconds=seconds,
         )
 

@@ -4,7 +4,8 @@ Models are exported here by torch in float16, for each batch (`--batch`) or with
 (`--sizes`), and given to `ortkit optimize` as they are. All ways of running one are interleaved,
 up to fifteen runs each; inputs and outputs lie on the device. Times are the host's until the
 device is done. "plain" is an `InferenceSession` with the CUDA provider, "torch.compile" the
-fastest of its modes on the host, compiled for the one size. Rates are the model's operations over
+fastest of its modes on the host, compiled for the one size. `--prepare` times these on the device
+first: then the fastest there is measured. Rates are the model's operations over
 the device's time. With `--into` each row is written as soon as it is measured. What the file has
 is not measured again, so that a run of many rows may be cut in parts.
 """
@@ -12,7 +13,6 @@ is not measured again, so that a run of many rows may be cut in parts.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import subprocess
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,21 +36,20 @@ from ortkit.kernels.metadata import library_path
 from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from scripts.benches import output
 from scripts.benches.cuda_kernels import lines, measure_kernels
-from scripts.benches.cuda_models import Architecture, architecture, names, title, without_mask
+from scripts.benches.cuda_limits import measure_limit
+from scripts.benches.cuda_models import Architecture, architecture, names, title
+from scripts.benches.cuda_torch import MODES, compiled, modes, synchronized
 from scripts.benches.gpu import about_device, take_turns
 
 WAYS = ("plain", "plain graph", "ortkit", "ortkit graph", "torch", "torch.compile")
 #: What is kept of a model: as exported, optimized, and what the command said.
 _ENDS = (".onnx", ".opt.onnx", ".optimize.json")
+#: Ways whose time on the device is told.
+_PARTS = ("plain graph", "ortkit graph", "torch.compile")
 #: Runs of a turn at most: the host needs some after another way has run. Milliseconds of a turn.
 _EACH, _TURN = 15, 40.0
-#: How torch compiles: its mode, whether weights are constants, whether images are channels last.
-_MODES = {
-    "reduce-overhead": ("reduce-overhead", False, False),
-    "freezing": ("reduce-overhead", True, False),
-    "max-autotune": ("max-autotune", True, False),
-}
-_MODES_OF_NETS = {"channels last": ("max-autotune", True, True)}
+#: What other orders of the same computation may be off by, in errors of the model as exported.
+_OFF, _LEAST_OFF = 4.0, 1e-3
 #: Operations a second in half precision that NVIDIA states, by a part of the device's name.
 _PEAKS = {"H100": 989e12, "H200": 989e12}
 
@@ -141,10 +140,27 @@ def _versions() -> dict[str, object]:
 
 
 def _prepare(one: Architecture, folder: Path, options: argparse.Namespace) -> None:
-    """Do what takes long, to be found by a later run: export, optimize, let torch compile."""
+    """Do what takes long, to be found by a later run: export, optimize, let torch compile.
+
+    Each of torch's ways is timed on the device, which work of others beside it changes little.
+    """
     _exported(one, folder, options)
-    for mode in _modes(one, options):
-        _compiled(one, mode)()
+    taken = {
+        mode: _kernels_of(compiled(one, mode))["microseconds"] for mode in _modes(one, options)
+    }
+    if taken:
+        _stem(one, folder).with_suffix(".modes.json").write_text(json.dumps(taken), "utf-8")
+
+
+def _stem(one: Architecture, folder: Path) -> Path:
+    """Return the path of a model's files, with an end that is replaced."""
+    name = one.name if one.is_dynamic else f"{one.name}-{len(one.example)}"
+    return folder / f"{name}.onnx"
+
+
+def _modes(one: Architecture, options: argparse.Namespace) -> list[str]:
+    """Return the ways in which torch compiles a model that are asked for."""
+    return modes(one, options.modes) if options.compile else []
 
 
 def _exported(
@@ -152,12 +168,21 @@ def _exported(
 ) -> tuple[Path, Path, dict[str, object]]:
     """Return the model, the optimized one, and how that went; those in `folder` if there."""
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / (one.name if one.is_dynamic else f"{one.name}-{len(one.example)}")
-    path, optimized, noted = (stem.with_name(f"{stem.name}{end}") for end in _ENDS)
+    path, optimized, noted = (_stem(one, folder).with_suffix(end) for end in _ENDS)
     if not noted.exists():
-        one.export(path)
+        if not path.exists():
+            _export(one, path)
         noted.write_text(json.dumps(_optimize(path, optimized, options)), encoding="utf-8")
     return path, optimized, json.loads(noted.read_text(encoding="utf-8"))
+
+
+def _export(one: Architecture, path: Path) -> None:
+    """Write a model that is whole as soon as it is there: others may prepare the same one."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        one.export(Path(folder) / path.name)
+        # The model names its data file, so that it comes last.
+        for made in sorted(Path(folder).iterdir(), key=lambda each: each.name == path.name):
+            made.replace(path.with_name(made.name))
 
 
 def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -187,21 +212,29 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             calls[name] = bound.run
             errors[name] = _error(torch.from_dlpack(bound.outputs["y"]), expected)
             row[f"{name}: notes"] = list(session.notes)
+        if problem := wrong(errors):
+            raise ValueError(problem)
         if not one.is_dynamic:
-            calls["torch"] = _synchronized(lambda: one.module(one.example))
+            calls["torch"] = synchronized(lambda: one.module(one.example))
         started = time.perf_counter()
-        modes = {f"torch: {name}": _compiled(one, name) for name in _modes(one, options)}
+        chosen, noted = _modes(one, options), _stem(one, folder).with_suffix(".modes.json")
+        if chosen and noted.exists():
+            row["torch modes: device"] = spent = json.loads(noted.read_text("utf-8"))
+            chosen = [min(spent, key=spent.__getitem__)]
+        by_torch = {f"torch: {name}": compiled(one, name) for name in chosen}
         row["compile_s"] = time.perf_counter() - started
-        ways = calls | modes
+        ways = calls | by_torch
         each = {name: _runs_of_turn(call) for name, call in ways.items()}
         row["milliseconds"] = taken = take_turns(ways, options.rounds, each=each)
-        if modes:
-            row["torch mode"] = best = min(modes, key=lambda name: median(taken[name]))
-            taken["torch.compile"], calls["torch.compile"] = taken[best], modes[best]
+        if by_torch:
+            row["torch mode"] = best = min(by_torch, key=lambda name: median(taken[name]))
+            taken["torch.compile"], calls["torch.compile"] = taken[best], by_torch[best]
         output.say(", ".join(f"{name} {median(each):.3f}" for name, each in taken.items()))
         row["errors"] = errors
-        for name in ("plain graph", "ortkit graph", *(["torch.compile"] if modes else [])):
+        for name in ("plain graph", "ortkit graph", *(["torch.compile"] if by_torch else [])):
             row[f"{name}: device"] = _kernels_of(calls[name])
+        if not one.is_dynamic and not one.is_net:
+            row["products: device"] = measure_limit(open_model(path), one.sizes)
     return row
 
 
@@ -212,35 +245,6 @@ def _runs_of_turn(call: Callable[[], object]) -> int:
     call()
     taken = 1e3 * (time.perf_counter() - started)
     return int(min(_EACH, max(1.0, _TURN / taken)))
-
-
-def _modes(one: Architecture, options: argparse.Namespace) -> list[str]:
-    """Return the ways in which torch compiles a model: for its sizes, which have one row."""
-    if not options.compile or one.is_dynamic:
-        return []
-    modes = [*_MODES, *(_MODES_OF_NETS if one.is_net else ())]
-    return [mode for mode in modes if mode in (options.modes or modes)]
-
-
-def _compiled(one: Architecture, name: str) -> Callable[[], object]:
-    """Let torch compile a model; weights that are constants need a module of their own."""
-    import torch
-    import torch._dynamo
-    import torch._inductor.config
-
-    mode, is_frozen, is_channels_last = (_MODES | _MODES_OF_NETS)[name]
-    module, example = copy.deepcopy(one.module), one.example
-    without_mask(module)
-    if is_channels_last:
-        module = module.to(memory_format=torch.channels_last)
-        example = example.to(memory_format=torch.channels_last)
-    torch._dynamo.reset()
-    compiled = torch.compile(module, mode=mode)
-    call = _synchronized(lambda: compiled(example))
-    with torch._inductor.config.patch(freezing=is_frozen):
-        for _ in range(3):
-            call()
-    return call
 
 
 def _optimize(path: Path, optimized: Path, options: argparse.Namespace) -> dict[str, object]:
@@ -300,23 +304,23 @@ def _run_bound(session: Any, io: Any, held: tuple[Any, ...]) -> object:  # noqa:
     return session.run_with_iobinding(io)
 
 
-def _synchronized(run: Callable[[], object]) -> Callable[[], object]:
-    import torch
-
-    def call() -> None:
-        with torch.no_grad():
-            run()
-        torch.cuda.synchronize()
-
-    return call
-
-
 def _error(value: Any, expected: Any) -> float:
     reference = expected.float()
     return float((value.float() - reference).norm() / reference.norm())
 
 
-def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, object]:
+def wrong(errors: Mapping[str, float]) -> str:
+    """Say which way is off by much more than the model as exported; empty if none is.
+
+    Args:
+        errors: Of each way, the norm of its error over that of torch's result.
+    """
+    most = _OFF * errors["plain"] + _LEAST_OFF
+    off = [name for name, error in errors.items() if not error <= most]
+    return ", ".join(f"{name} is off by {errors[name]:.1e} of the norm" for name in off)
+
+
+def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, Any]:
     """Say which kernels a run takes its time in: microseconds and launches, largest first."""
     with CudaActivity() as activity:
         for _ in range(rounds):
@@ -344,22 +348,24 @@ def _print_models(found: list[dict[str, Any]], device: str) -> None:
     hosts: list[list[output.Cell]] = []
     devices: list[list[output.Cell]] = []
     peak = next((rate for name, rate in _PEAKS.items() if name in device), None)
-    compiled = {(row["model"], row["batch"]): row for row in found if "torch mode" in row}
+    known = {(row["model"], row["batch"]): row for row in found}
+    by_torch = {key: row for key, row in known.items() if "torch mode" in row}
     for row in found:
         times = {name: median(values) for name, values in row["milliseconds"].items()}
-        beside = compiled.get((row["model"].removesuffix(", dynamic"), row["batch"]), {})
+        beside = by_torch.get((row["model"].removesuffix(", dynamic"), row["batch"]), {})
         for name in ("torch", "torch.compile") if beside else ():
             times[name] = median(beside["milliseconds"][name])
         torch = min(
             (times[name] for name in ("torch", "torch.compile") if name in times), default=None
         )
         best = times["ortkit graph"]
-        names = ("plain graph", "ortkit graph", "torch.compile")
         spent = {
             name: each[f"{name}: device"]["microseconds"] / 1e3
-            for name, each in zip(names, (row, row, beside), strict=True)
+            for name, each in zip(_PARTS, (row, row, beside), strict=True)
             if f"{name}: device" in each
         }
+        fixed = known.get((row["model"].removesuffix(", dynamic"), row["batch"]), {})
+        products = fixed.get("products: device", {}).get("microseconds")
         rates = {name: row["operations"] / each / 1e9 for name, each in spent.items()}
         error = f"{row['errors']['ortkit graph']:.0e} ({row['errors']['plain']:.0e})"
         hosts.append(
@@ -373,10 +379,11 @@ def _print_models(found: list[dict[str, Any]], device: str) -> None:
         )  # fmt: skip
         devices.append(
             [
-                row["model"], row["batch"], *(spent.get(name) for name in names),
-                *(rates.get(name) for name in names),
+                row["model"], row["batch"], *(spent.get(name) for name in _PARTS),
+                products / 1e3 if products else None,
+                *(rates.get(name) for name in _PARTS),
                 *(None if peak is None or name not in rates else 1e14 * rates[name] / peak
-                  for name in names),
+                  for name in _PARTS),
             ]
         )  # fmt: skip
     header = [
@@ -384,10 +391,9 @@ def _print_models(found: list[dict[str, Any]], device: str) -> None:
         "optimize, s", "error",
     ]  # fmt: skip
     output.table("models in float16", header, hosts)
-    parts = ("plain graph", "ortkit graph", "torch.compile")
     header = [
-        "device", "batch", *(f"{name}, ms" for name in parts),
-        *(f"{name}, TFLOP/s" for name in parts), *(f"{name}, % of peak" for name in parts),
+        "device", "batch", *(f"{name}, ms" for name in _PARTS), "cuBLASLt's products, ms",
+        *(f"{name}, TFLOP/s" for name in _PARTS), *(f"{name}, % of peak" for name in _PARTS),
     ]  # fmt: skip
     output.table("models in float16", header, devices)
 
@@ -399,7 +405,7 @@ def _sizes(text: str) -> list[int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench cuda", description=__doc__)
     parser.add_argument("--parts", default="all", choices=("all", "models", "kernels"))
-    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--only", default="", help="models by a regular expression")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")
     parser.add_argument("--batch", type=_sizes, default=[1], help="of the inputs, such as 1,8,32")
@@ -411,8 +417,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="no row is begun after these")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument(
-        "--modes", type=lambda text: text.split(","),
-        help=f"of torch.compile: {', '.join(_MODES | _MODES_OF_NETS)}; all of them by default",
+        "--modes", type=lambda text: text.split(","), default=[],
+        help=f"of torch.compile: {', '.join(MODES)}; all of them by default",
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument(

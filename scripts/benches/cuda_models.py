@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +64,8 @@ class Architecture:
 
 
 def names(only: str) -> list[str]:
-    """Return the names of models that contain `only`."""
-    return [name for name in _MAKERS if only in name]
+    """Return the names of models in which the regular expression `only` is found."""
+    return [name for name in _MAKERS if re.search(only, name)]
 
 
 def title(name: str, *, is_dynamic: bool) -> str:

@@ -22,7 +22,8 @@ from typing import Any
 
 import ortkit
 from scripts.benches import output
-from scripts.benches.llm_models import Sizes, genai_folder, gguf_file
+from scripts.benches.llm_models import Sizes, genai_folder, gguf_file, weights_of
+from scripts.benches.read_bandwidth import measured
 
 
 @dataclass
@@ -41,9 +42,25 @@ class Row:
     """Processor time of all threads for a prompt."""
     token_cpu_ms: dict[int, list[float]] = field(default_factory=dict)
     resident: int = 0
+    loaded: int = 0
+    """Bytes that loading the model added to those in memory."""
+    weights: int = 0
+    """Bytes of the model's weights."""
+    read: dict[int, int] = field(default_factory=dict)
+    """Bytes of weights and caches that a token behind a prompt reads."""
 
-    def cells(self) -> tuple[object, ...]:
-        """Return the cells of the table."""
+    def shares(self, bandwidth: Mapping[int, float]) -> list[float]:
+        """Return the part of the bandwidth that tokens use, by the tokens before them.
+
+        Args:
+            bandwidth: Bytes a second, by threads; 0 is taken for the most.
+        """
+        most = bandwidth.get(self.threads, max(bandwidth.values()))
+        times = {prompt: statistics.median(each) for prompt, each in self.token_ms.items()}
+        return [self.read[prompt] / (1e-3 * ms * most) for prompt, ms in times.items()]
+
+    def cells(self, bandwidth: Mapping[int, float]) -> tuple[object, ...]:
+        """Return the cells of the table; see `shares`."""
         return (
             self.name,
             *(f"{min(each):,.0f}" for each in self.prefill_ms.values()),
@@ -52,6 +69,8 @@ class Row:
             *(f"{min(each):.2f}" for each in self.token_cpu_ms.values()),
             f"{self.create_ms:,.0f}",
             f"{self.resident / 1e6:,.0f}",
+            *(f"{share:.0%}" for share in self.shares(bandwidth)),
+            f"{self.loaded / self.weights:.2f}",
         )
 
 
@@ -66,7 +85,8 @@ class Engine:
             [*map(str, command), str(row.threads), str(sizes.context)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
-        row.create_ms = self._answer()["create_ms"]
+        created = self._answer()
+        row.create_ms, row.loaded = created["create_ms"], created["loaded"]
 
     def __enter__(self) -> Engine:
         return self
@@ -148,7 +168,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.prepare:
         return
     numbers = [int(each) for each in options.threads.split(",")]
+    bandwidth = {count: measured(count) for count in numbers}
     rows = rows_of(options.folder, numbers, has_defaults=not options.no_defaults)
+    for row in rows:
+        row.weights, parts = weights_of(row.path)
+        # llama.cpp keeps keys and values in float16.
+        narrow = 2 if row.engine == "llama.cpp" else 1
+        row.read = {prompt: parts + sizes.cache_bytes(prompt) // narrow for prompt in prompts}
     with ExitStack() as stack:
         engines = [stack.enter_context(Engine(row, sizes)) for row in rows]
         for _ in range(options.rounds):
@@ -168,9 +194,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             *(f"token after {n}, CPU" for n in prompts),
             "load, ms",
             "resident, MB",
+            *(f"of bandwidth after {n}" for n in prompts),
+            "loaded, of the weights",
         ],
-        [row.cells() for row in rows],
+        [row.cells(bandwidth) for row in rows],
     )
+    print(*(f"{n} threads read {bandwidth[n] / 1e9:.1f} GB/s" for n in numbers), sep="\n")
     versions = {
         name: metadata.version(name)
         for name in ("onnxruntime", "onnxruntime-genai", "xllamacpp")
@@ -178,6 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     results: dict[str, object] = {
         "machine": output.machine(None), "versions": versions,
+        "bandwidth": bandwidth,
         "rows": [{**asdict(row), "path": row.path.name} for row in rows],
     }  # fmt: skip
     print(f"\nwrote {output.write(results, Path('bench-results'))}")

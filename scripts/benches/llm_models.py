@@ -9,9 +9,12 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx.helper import tensor_dtype_to_np_dtype
 
 #: Of llama.cpp's Q4_0: a scale in float16 and 32 weights in 16 bytes.
 _Q4_BLOCK, _Q4_BYTES = 32, 18
@@ -28,6 +31,35 @@ class Sizes:
     kv_heads: int = 8
     words: int = 32000
     context: int = 4096
+
+    def cache_bytes(self, tokens: int) -> int:
+        """Return the bytes of keys and values of some tokens, in float32."""
+        return 2 * 4 * self.layers * self.kv_heads * self.width // self.heads * tokens
+
+
+def weights_of(path: Path) -> tuple[int, int]:
+    """Return the bytes of a model's weights, and of those that each token reads whole.
+
+    Embeddings are read a row a token; where a product reads them too they count.
+
+    Args:
+        path: A folder of onnxruntime-genai, or a model of llama.cpp in Q4_0.
+    """
+    if path.is_file():
+        import gguf
+
+        sizes = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors}
+        return sum(sizes.values()), sum(sizes.values()) - sizes["token_embd.weight"]
+    model = onnx.load(path / "model.onnx", load_external_data=False)
+    sizes = {
+        tensor.name: prod(tensor.dims) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        for tensor in model.graph.initializer
+    }
+    readers = [
+        (name, node.op_type) for node in model.graph.node for name in node.input if name in sizes
+    ]
+    whole = {name for name, kind in readers if not kind.startswith("Gather")}
+    return sum(sizes.values()), sum(sizes[name] for name in whole)
 
 
 def genai_folder(sizes: Sizes, folder: Path) -> None:

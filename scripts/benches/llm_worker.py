@@ -99,18 +99,19 @@ def resident() -> int:
 def main() -> None:
     """Load, then answer requests until there are none."""
     engine, path, threads, context = sys.argv[1:5]
-    started = time.perf_counter()
+    before, started = resident(), time.perf_counter()
     made = {"genai": genai, "llama.cpp": llama_cpp}[engine](path, int(threads), int(context))
-    print(json.dumps({"create_ms": 1e3 * (time.perf_counter() - started)}), flush=True)
+    taken = 1e3 * (time.perf_counter() - started)
+    print(json.dumps({"create_ms": taken, "loaded": resident() - before}), flush=True)
     random = np.random.default_rng(0)
     for line in sys.stdin:
         asked = json.loads(line)
         prompt = random.integers(_FIRST, asked["words"], asked["prompt"]).tolist()
         began = time.process_time()
-        prefill, taken = made(prompt, asked["tokens"])
+        prefill, times = made(prompt, asked["tokens"])
         used = 1e3 * (time.process_time() - began)
         answer = {
-            "prefill_ms": prefill, "token_ms": taken, "cpu_ms": used, "resident": resident()
+            "prefill_ms": prefill, "token_ms": times, "cpu_ms": used, "resident": resident()
         }  # fmt: skip
         print(json.dumps(answer), flush=True)
 

@@ -22,6 +22,7 @@ from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.library import LibraryBuild, build_kernels
 from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature, body_text
+from ortkit.optimization import call
 from ortkit.optimization.report import Report
 from ortkit.targets.target import Target
 from ortkit.verify import verifier
@@ -94,6 +95,12 @@ def break_kernels(monkeypatch: pytest.MonkeyPatch) -> Break:
     return patch
 
 
+@pytest.fixture(params=[False, True], ids=["few cores", "many cores"])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let stages run one after the other, and side by side."""
+    monkeypatch.setattr(call, "has_room", lambda: request.param)
+
+
 def found(model: onnx.ModelProto, **options: object) -> Report:
     return optimize(model, OptimizeOptions(**options)).report  # type: ignore[arg-type]
 
@@ -102,6 +109,7 @@ def by_kind(report: Report) -> Mapping[str, str]:
     return {one.kind: one.reason for one in report.regions}
 
 
+@pytest.mark.usefixtures("cores")
 def test_the_region_is_put_back_and_the_others_stay(
     break_kernels: Break,
 ) -> None:
@@ -147,6 +155,7 @@ def test_without_verification_no_kernel_is_checked() -> None:
     assert report.kernel_check is None
 
 
+@pytest.mark.usefixtures("cores")
 def test_a_wrong_kernel_that_nothing_puts_back_is_an_error(
     break_kernels: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:

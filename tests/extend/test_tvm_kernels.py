@@ -13,12 +13,14 @@ import numpy as np
 import onnx.parser
 import onnxruntime as ort
 import pytest
+from ortkit.custom_ops.tvm.tile.emitter import TileEmitter
 
 import ortkit
 from ortkit.errors import UserError
 from ortkit.extend.build.library import build_ops
 from ortkit.extend.check.op_check import check_op
 from ortkit.runtime.python_ops import OPS
+from ortkit.targets.cpu import LEVELS
 
 te = pytest.importorskip("tvm.te")
 
@@ -124,6 +126,31 @@ def test_te_with_a_reduction_and_tir_without_the_optional_input(tmp_path: Path) 
     np.testing.assert_allclose(run(tmp_path / "ops.so", text, x=x, b=b), op(x, b), atol=1e-4)
     text = "g (float[m,n] x) => (y) { y = tests.te.Centered(x) }"
     np.testing.assert_allclose(run(tmp_path / "ops.so", text, x=x), op(x, None), atol=1e-4)
+
+
+def test_a_function_over_pointers_computes_a_range_of_units() -> None:
+    """It is told the processor's level, and how many units a part has at least."""
+    levels: list[str] = []
+
+    @ortkit.custom_op("tests.te::Shifted")
+    def shifted(x: ortkit.Float32["m n"]) -> ortkit.Float32["m n"]:
+        return x + np.float32(1)
+
+    @shifted.kernel("tvm", units="m", least=4)
+    def shifted_rows(x, *, level):
+        levels.append(level)
+        e = TileEmitter("shifted")
+        source, sink = (e.pointer(name, "float32") for name in ("x", "y"))
+        _, n, begin, end = (e.size(name) for name in ("m", "n", "begin", "end"))
+        with e.loop((end - begin) * n) as index:
+            at = e.share(begin * n + index)
+            e.store(sink, source[at] + e.f32(1.0), at)
+        return e.function()
+
+    found = check_op(shifted)
+    assert [str(fault) for fault in found.faults] == []
+    assert found.kernels > 8
+    assert set(levels) <= set(LEVELS)
 
 
 def test_the_first_kernel_whose_sizes_fit_runs(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ortkit.custom_ops.tvm.conv import one_axis
 from region_models import HEAD, scope_of, search_of
 
+from ortkit.fusion.regions.anchors import grown
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.anchor import Anchor
@@ -39,3 +40,18 @@ def test_the_function_finds_its_operator() -> None:
     search = search_of(scope_of(from_text(text)), lambda _: Refused("no kernel for it"))
     (left,) = names["regions"](search, anchor)
     assert (left.signature, left.reason) == (None, "no kernel for it")
+
+
+class OneOperand:
+    """A kernel for an operator with one operand."""
+
+    def estimate(self) -> tuple[float, float]:
+        return 9e6, 1e6
+
+
+def test_an_operator_of_one_operand_may_be_an_anchor() -> None:
+    anchor = Anchor("scaled", lambda _: OneOperand(), (("", "LpNormalization"),), must_pay=True)
+    text = f"{HEAD} g (float[n, 8] x) => (z) {{ y = LpNormalization (x)  z = Relu (y) }}"
+    (taken,) = grown(search_of(scope_of(from_text(text))), anchor)
+    assert taken.signature is not None
+    assert [node.op_type for node in taken.region.nodes] == ["LpNormalization", "Relu"]

@@ -175,7 +175,7 @@ def test_a_function_that_others_read_too_is_left() -> None:
     assert tails == [["Conv"], ["Conv"]]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("net", "sizes"),
     [
@@ -240,6 +240,7 @@ def test_transposes_around_a_chain_go_with_it() -> None:
     assert len(after) == before - 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("net", [channels_last_blocks, enlarged_sums])
 def test_same_results_in_the_layout_around(
     net: Callable[[Sequence[int | str]], onnx.ModelProto], tmp_path: Path

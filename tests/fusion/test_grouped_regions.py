@@ -54,9 +54,9 @@ def test_attention_over_a_cache() -> None:
 
 
 def test_what_has_no_kernel() -> None:
-    (one,) = found(scope(more=", softcap = 30.0"))
+    (one,) = found(scope(more=", smooth_softmax = 1"))
     assert one.signature is None
-    assert "softcap" in one.reason
+    assert "smooth_softmax" in one.reason
 
 
 def test_programs_of_the_provider_have_none() -> None:

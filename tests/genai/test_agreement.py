@@ -76,6 +76,9 @@ def test_another_token_is_told_from_a_tie(logits: np.ndarray) -> None:
         assert found.same_greedy == 7 - PROMPT + 1
         assert found.top1 == pytest.approx(1 - 1 / ROWS)
         assert found.other_choices == (() if agrees else (7,))
+        assert found.near_ties == ((7,) if agrees else ())
+        assert found.largest_tie == pytest.approx(margin if agrees else 0, abs=1e-5)
+        assert any("near ties" in line for line in found.lines) == agrees
 
 
 def test_nan_of_a_result_does_not_agree(logits: np.ndarray) -> None:

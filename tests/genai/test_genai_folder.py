@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from ortkit.errors import MissingDependencyError, OrtkitError, UserError
 from ortkit.genai import tokens
 from ortkit.genai.folder import Change, changed_config, read_folder
-from ortkit.genai.layout import layout_of
+from ortkit.genai.layout import Cache, layout_of
 from ortkit.genai.tokens import read_tokens
 from ortkit.refusal import Refused
 from tests.genai.folders import config, genai_folder
@@ -90,6 +91,8 @@ def test_bad_configurations(
         ("[]", "has no 'model'"),
         ('{"model": {}}', "names no model"),
         ('{"model": {"a": 1, "a": 2}}', "the key 'a' is there twice"),
+        ('{"model": {"context_length": NaN}}', "NaN is no number of JSON"),
+        ('{"model": {"decoder": {"session_options": 5}}}', "'session_options' is no object"),
         ('{"model": ' + "[" * 100_000 + "]" * 100_000 + "}", "has too many levels"),
     ],
 )
@@ -97,6 +100,14 @@ def test_damaged_configurations(tmp_path: Path, text: str, message: str) -> None
     folder = genai_folder(tmp_path / "f")
     (folder / "genai_config.json").write_text(text)
     with pytest.raises(OrtkitError, match=message):
+        read_folder(folder)
+
+
+def test_a_link_out_of_the_folder_is_no_model(tmp_path: Path) -> None:
+    folder, outside = genai_folder(tmp_path / "f"), tmp_path / "model.onnx"
+    (folder / "model.onnx").rename(outside)
+    (folder / "model.onnx").symlink_to(outside)
+    with pytest.raises(UserError, match=r"decoder names a link out of the folder: model\.onnx"):
         read_folder(folder)
 
 
@@ -170,3 +181,24 @@ def test_a_tokenizer_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its tokenizer cannot be used: ") as caught:
         read_tokens(read_folder(folder), text, 100)
     assert "\n" not in str(caught.value)
+
+
+def test_states_of_convolutions_are_fed_back(tmp_path: Path) -> None:
+    folder, content = genai_folder(tmp_path / "f"), config()
+    model = onnx.load(folder / "model.onnx")
+    for name, values in (
+        ("past.1.conv", model.graph.input),
+        ("present.1.conv", model.graph.output),
+    ):
+        values.append(
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["b", 8, 2])
+        )
+    model.graph.node.append(onnx.helper.make_node("Neg", ["past.1.conv"], ["present.1.conv"]))
+    onnx.save(model, folder / "model.onnx")
+    decoder = content["model"]["decoder"]
+    assert isinstance(layout_of(read_folder(written(folder, content))), Refused)
+    decoder["inputs"]["past_conv_names"] = "past.%d.conv"
+    decoder["outputs"]["present_conv_names"] = "present.%d.conv"
+    found = layout_of(read_folder(written(folder, content)))
+    assert not isinstance(found, Refused)
+    assert found.caches[-1] == Cache("past.1.conv", "present.1.conv", (1, 8, 2))

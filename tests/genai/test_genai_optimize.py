@@ -134,12 +134,13 @@ def test_the_command_line(
     source, target = made
     text = tmp_path / "text.npy"
     np.save(text, np.random.default_rng(0).integers(0, WORDS, 30))
-    assert run(["verify", str(source), str(target), "--text", str(text), "--json"]) == 0
+    given = ["verify", str(source), str(target), "--text", str(text)]
+    assert run([*given, "--steps", "24", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "ortkit.verify-genai/1"
     assert_documented(found, "verify FOLDER")
     assert found["models"]["decoder"]["verdict"] == "yes"
-    assert found["agreement"]["same_greedy"] == 40
+    assert found["agreement"]["same_greedy"] == found["agreement"]["decoded"] == 24
     first, second = found["agreement"]["perplexity"]
     assert abs(first / second - 1) < 0.01
     np.save(text, np.array([WORDS]))

@@ -24,10 +24,11 @@ def test_kernels_take_what_the_host_waits_for() -> None:
         bound = one.bind({"x": x})
         for _ in range(3):
             bound.run()
-        start = time.perf_counter()
-        for _ in range(20):
+        waits = []
+        for _ in range(60):
+            start = time.perf_counter()
             bound.run()
-        waited_us = (time.perf_counter() - start) * 1e6
+            waits.append((time.perf_counter() - start) * 1e6)
         with CudaActivity() as activity:
             origin, start = time.time_ns(), time.perf_counter()
             for _ in range(20):
@@ -35,8 +36,9 @@ def test_kernels_take_what_the_host_waits_for() -> None:
             recorded_us = (time.perf_counter() - start) * 1e6
     events = activity.events(origin)
     assert len([event for event in events if event.kind == "kernel"]) >= 40
-    # What the device does is most of such a run; recording adds to the host's part only.
-    assert 0.7 * waited_us < busy_us(events) < 1.1 * waited_us
+    # What the device does is most of such a run. Work of others there makes the host wait longer,
+    # but not in the fastest of many runs.
+    assert 0.7 * 20 * min(waits) < busy_us(events) < 1.1 * recorded_us
     assert all(event.launch_us is not None for event in events)
     assert all(0 <= event.start_us <= recorded_us for event in events)
     assert activity.lost == 0

@@ -27,7 +27,6 @@ MAY_IMPORT = {
     "comparison": "graph/* isolation kernels measure operators runtime/* verify/*",
     "custom_ops": "",
     "custom_ops/examples": "__init__",
-    "custom_ops/examples/cpu": "custom_ops/tvm/tile",
     "custom_ops/examples/gpu": "",
     "custom_ops/forms": (
         "custom_ops/tvm/tile kernels kernels/layouts kernels/region kernels/triton"
@@ -77,9 +76,9 @@ MAY_IMPORT = {
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
-    "fusion/int8": "analysis fusion/regions graph/* kernels/* rewrite",
+    "fusion/int8": "analysis fusion/regions graph/* isolation kernels/* rewrite",
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
-    "genai": "graph/* isolation kernels optimization runtime verify",
+    "genai": "graph/* isolation kernels optimization runtime verify verify/perturbed",
     "graph": "operators",
     "graph/analysis": "graph graph/io graph/shapes graph/symbolic operators",
     "graph/batch": "graph graph/shapes graph/shapes/rules graph/symbolic operators",
@@ -145,11 +144,12 @@ MAY_IMPORT = {
     "upgrades": "comparison graph/* isolation runtime/* verify/*",
     "verify": (
         "graph/* isolation kernels/* operators runtime targets verify/inputs verify/kernels"
-        " verify/lowered"
+        " verify/lowered verify/perturbed"
     ),
     "verify/inputs": "graph/* operators verify",
     "verify/kernels": "graph/* isolation kernels/* operators runtime targets verify verify/inputs",
-    "verify/lowered": "graph operators verify verify/inputs",
+    "verify/lowered": "graph operators verify verify/inputs verify/perturbed",
+    "verify/perturbed": "graph/* operators runtime verify verify/inputs",
 }
 
 #: Package in a package -> its modules that other packages may import. A package that is missing
@@ -209,6 +209,7 @@ FACE = {
     "runtime/workers": "interleave planning worker",
     "verify/inputs": "caches covering feeds given plans sizes usual_sizes",
     "verify/kernels": "check gaps report",
+    "verify/perturbed": "runs",
 }
 
 #: (package, package) -> modules of the first that import the second against `MAY_IMPORT`. A test

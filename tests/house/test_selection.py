@@ -19,7 +19,7 @@ pytest_plugins = ("pytester",)
         ("ortkit/graph/walk.py", "tests/rewrite/test_names.py"),  # imported
         ("ortkit/passes/drop_identity.py", "tests/contract/test_passes.py"),  # in a catalog
         ("ortkit/cli/compare.py", "tests/cli/test_cli_compare.py"),  # called like it
-        ("custom_ops/tvm/conv/winograd_tiles.py", "tests/kernels"),  # the folder of its package
+        ("custom_ops/tvm/conv/winograd_transforms.py", "tests/kernels"),  # its package's folder
         ("tests/cli/conftest.py", "tests/cli"),
         ("tests/cli/test_cli_compare.py", "tests/cli/test_cli_compare.py"),
         ("tests/import_graph.py", "tests/house/test_imports.py"),  # a helper

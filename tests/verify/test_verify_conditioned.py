@@ -15,7 +15,7 @@ from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
 from ortkit.verify.exchange import write_feeds
 from ortkit.verify.judging import judge
 from ortkit.verify.pair import verify_models
-from ortkit.verify.perturbation import RUNS, perturb
+from ortkit.verify.perturbed.perturbation import RUNS, perturb
 from ortkit.verify.reference import Reference
 from ortkit.verify.sessions import SessionResult
 from ortkit.verify.verifier import Verifier
@@ -106,6 +106,37 @@ def test_integral_numbers_are_not_perturbed(opset: int) -> None:
     assert len(np.unique(runs[:, 3])) > (4 if opset < 22 else 1)
 
 
+@pytest.mark.parametrize("opset", [13, 17, 22])
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 0, 3), (3, 8), (2, 60_000)])
+def test_values_are_perturbed_whatever_their_size(opset: int, shape: tuple[int, ...]) -> None:
+    """Those of more elements than the pool has read it more than once."""
+    pytest.importorskip("onnxruntime")
+    import onnxruntime
+
+    kind = f"float{[*'abc'][: len(shape)]}".replace("'", "") if shape else "float"
+    text = f"g ({kind} x) => ({kind} y, {kind} z) {{ y = Neg(x) z = Neg(y) }}"
+    x = np.full(shape, 1.1, np.float32)
+    runs = []
+    for first in (0, RUNS):
+        built = model(text)
+        built.opset_imports[""] = opset
+        perturb(built, lambda _: EPS, first=first)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(
+            ir.to_proto(built).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        runs += [session.run(["y", "z"], {"x": x}) for _ in range(2)]
+    assert all(value.shape == shape for run in runs for value in run)
+    if x.size < 24:
+        return
+    # What moves y is not what moves z: that would be the square.
+    factors = [(-y / x - 1, -z / y - 1) for y, z in runs]
+    assert all(np.abs(each).max() < 5 * EPS for pair in factors for each in pair)
+    assert all(abs(np.corrcoef(*map(np.ravel, pair))[0, 1]) < 0.6 for pair in factors)
+    assert all((runs[a][0] != runs[b][0]).any() for a in range(4) for b in range(a))
+
+
 def test_half_precision_is_perturbed_by_its_own_roundings() -> None:
     built = model(
         "g (float16[4] x, float[4] w) => (float[4] y) { c = Cast<to = 1>(x) y = Add(c, w) }"
@@ -113,7 +144,7 @@ def test_half_precision_is_perturbed_by_its_own_roundings() -> None:
     units: dict[str, float] = {}
 
     def note(value: ir.Value) -> float:
-        from ortkit.verify.perturbed_runs import _epsilon
+        from ortkit.verify.perturbed.runs import _epsilon
 
         return units.setdefault(value.name or "", _epsilon(value))
 

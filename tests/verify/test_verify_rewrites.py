@@ -12,9 +12,11 @@ from small_models import model, random_weights
 
 import ortkit
 from models.catalog import build
-from ortkit.verify import conditioned, rewrites
+from ortkit.verify import conditioned
+from ortkit.verify import rewrites as stage
 from ortkit.verify.pair import verify_models
-from ortkit.verify.perturbation import Epsilon
+from ortkit.verify.perturbed import steps
+from ortkit.verify.perturbed.perturbation import RUNS, Epsilon
 from ortkit.verify.verifier import Verifier
 from ortkit.verify.widening import widened
 
@@ -65,12 +67,12 @@ def test_what_few_runs_do_not_allow_is_compared_with_more(
     close: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if there were next to no floor, and the first runs showed nothing."""
-    perturb, calls = rewrites.perturb, list[str]()
+    perturb, calls = steps.perturb, list[int]()
 
-    def perturb_later(model: ir.Model, epsilon: Epsilon) -> None:
-        calls.append("")
-        if len(calls) > 1:
-            perturb(model, epsilon)
+    def perturb_later(model: ir.Model, epsilon: Epsilon, *, first: int) -> None:
+        calls.append(first)
+        if first:
+            perturb(model, epsilon, first=first)
 
     text = "g (float[n, 16] x) => (float[n, 16] y) {{ {} }}"
     original, candidate = (
@@ -80,10 +82,11 @@ def test_what_few_runs_do_not_allow_is_compared_with_more(
             "part = Mul(x, w) rest = Mul(x, part) y = Add(rest, part)",
         )
     )
-    monkeypatch.setattr(rewrites, "LIMITS", replace(rewrites.LIMITS, floor_eps={"float32": 1e-3}))
-    monkeypatch.setattr(rewrites, "perturb", perturb_later)
+    monkeypatch.setattr(steps, "LIMITS", replace(steps.LIMITS, floor_eps={"float32": 1e-3}))
+    monkeypatch.setattr(steps, "perturb", perturb_later)
     monkeypatch.setattr(conditioned, "_CLOSE", close)
     assert verify_models(original, candidate).verdict == ("yes" if close else "no")
+    assert set(calls) == ({0, RUNS} if close else {0})
 
 
 ROUNDED = """g (float16[n, 64] x) => (float16[n, 64] y) {
@@ -210,7 +213,7 @@ def test_what_is_drawn_is_given_to_both() -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("limit", [1, 3000])
 def test_values_are_compared_in_parts(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrites, "value_bytes", lambda *_: limit)
+    monkeypatch.setattr(stage, "value_bytes", lambda *_: limit)
     bert = ir.from_proto(build("bert"))
     options = ortkit.OptimizeOptions(kernels="off", verify=False, check_load=False)
     found = verify_models(bert, ortkit.optimize(bert, options).model)

@@ -10,7 +10,7 @@ from ortkit.kernels.triton.hand import Call, Map, Passed, Scratch, Size, hand_va
 from ortkit.kernels.triton.source import VariantSource
 
 from ...forms.conv_half import HalfConvolution, epilogue_text, optional, sum_call
-from .conv_tiles import BoxTile
+from .conv_tiles import Tile
 
 _ARCHITECTURES = (90,)
 #: Elements whose bytes are what strides of maps are multiples of; the most of a side of a box.
@@ -82,7 +82,7 @@ def box_of(images: int, rows: int, columns: int, pixels: int) -> tuple[int, int,
 
 
 def box_variant(
-    conv: HalfConvolution, tile: BoxTile, nominal: int, most: int
+    conv: HalfConvolution, tile: Tile, nominal: int, most: int
 ) -> VariantSource | None:
     """Return the kernel for up to `most` pixels, about `nominal`; None where there is none."""
     grid = grid_of(conv)

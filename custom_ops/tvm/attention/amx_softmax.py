@@ -180,7 +180,8 @@ class Rows:
                     value = given[begin + here]
                     if mask is not None:
                         near = e.minimum(here, seen - e.i64(1)) if is_edge else here
-                        value = value * e.f32(self.form.scale) + self._mask_at(added + near)
+                        added_here = scores.places.mask_at(added + near)
+                        value = value * e.f32(self.form.scale) + added_here
                     value = e.share(value)
                     if is_edge:
                         value = self._where_seen(start, lane, seen, value)
@@ -197,14 +198,6 @@ class Rows:
                 found = e.share(found * e.f32(self.form.scale * self._unit))
             e.store(halves[0], found, lane)
         return halves[0]
-
-    def _mask_at(self, at: Expr) -> Expr:
-        e, mask = self.e, self.form.mask
-        assert mask is not None
-        value = self.buffers[mask.tensor][at]
-        if e.dtypes[mask.tensor] == "float32":
-            return value
-        return e.select(e.not_equal(value, e.u8(0)), e.f32(0.0), e.f32(LOWEST))
 
     def _exponentiate(
         self, of: Place, steps: Expr, seen: Expr, largest: Expr, weights: Place, total: Place

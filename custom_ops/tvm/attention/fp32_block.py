@@ -238,17 +238,18 @@ class Block:
             column = e.i64(vector * VECTOR)
             with e.vector(VECTOR) as lane:
                 at = column + lane
-                factor = exp_nonpositive(e, e.share(self._largest[at] - self._larger[at]))
+                before, now = self._capped(self._largest[at]), self._capped(self._larger[at])
+                factor = exp_nonpositive(e, e.share(before - now))
                 e.store(self._factor, factor, at)
                 e.store(total, e.f32(0.0), lane)
                 e.store(self._largest, self._larger[at], at)
-            largest.append(self._loaded(self._larger, column))
+            largest.append(self._largest_of(column))
         with e.loop(count) as key:
             for vector, total in enumerate(totals):
                 at = e.share(key * e.i64(self.places.lanes) + e.i64(vector * VECTOR))
                 with e.vector(VECTOR) as lane:
-                    score = e.share(self._scores[at + lane] - largest[vector][lane])
-                    power = exp_nonpositive(e, score)
+                    score = self._capped(self._scores[at + lane])
+                    power = exp_nonpositive(e, e.share(score - largest[vector][lane]))
                     e.store(self._scores, power, at + lane)
                     e.store(total, total[lane] + power, lane)
         for vector, total in enumerate(totals):
@@ -256,8 +257,12 @@ class Block:
                 at = e.i64(vector * VECTOR) + lane
                 e.store(self._total, self._total[at] * self._factor[at] + total[lane], at)
 
-    def _loaded(self, buffer: Buffer, at: Expr) -> Buffer:
-        return vector_of(self.e, lambda lane: buffer[at + lane])
+    def _largest_of(self, at: Expr) -> Buffer:
+        return vector_of(self.e, lambda lane: self._capped(self._larger[at + lane]))
+
+    def _capped(self, score: Expr) -> Expr:
+        """Return what the exponential of a score is taken of; it never falls as scores rise."""
+        return score
 
     def _rescale(self) -> None:
         e, width = self.e, self.form.v.width

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ortkit.kernels.region.vectormath import tanh
+
 from ...forms.attention_grouped import GroupedForm, Rotation
 from ..tile.registers import VECTOR
 from .fp32_block import Block
@@ -86,6 +88,14 @@ class GroupedPlaces(Places):
             return e.i64(0)
         return e.share(e.tir.max(self.unit.past + row - e.i64(window - 1), e.i64(0)))
 
+    def capped(self, score: Expr) -> Expr:
+        """Return a score as the softcap bounds it; one that is hidden stays minus infinity."""
+        e, cap = self.e, self.of.softcap
+        if not cap:
+            return score
+        bounded = tanh(e, e.share(score * e.f32(1.0 / cap))) * e.f32(cap)
+        return e.share(e.select(e.equal(score, e.f32(float("-inf"))), score, bounded))
+
     def rotate_query(self, row: Expr, head: Expr, sink: Pointer) -> None:
         """Emit a row of a head of Q as its position rotates it."""
         e, q = self.e, self.form.q
@@ -135,6 +145,9 @@ class GroupedBlock(Block):
 
     def _find_lift(self) -> None:
         fill(self.e, self._lift, self.places.lanes, 0.0)
+
+    def _capped(self, score: Expr) -> Expr:
+        return self.places.capped(score)
 
     # ---- which keys are seen
     def _keys_here(self) -> tuple[Expr, Expr]:
@@ -204,16 +217,18 @@ def rotate_row(
     if rotation is not None:
         half, done = rotation.half, 2 * rotation.half
         angle = e.share(position * e.i64(half))
+        step, apart = (2, 1) if rotation.is_interleaved else (1, half)
         cos, sin = buffers[rotation.cos], buffers[rotation.sin]
 
         def turn(first: Expr, count: int) -> None:
             with e.lanes(count) as lane:
                 at = first + lane
-                low, high = source[start + at], source[start + e.i64(half) + at]
+                column = at * e.i64(step) if step > 1 else at
+                low, high = source[start + column], source[start + e.i64(apart) + column]
                 low, high = e.share(low), e.share(high)
                 c, s = e.share(cos[angle + at]), e.share(sin[angle + at])
-                e.store(sink, low * c - high * s, to + at)
-                e.store(sink, high * c + low * s, to + e.i64(half) + at)
+                e.store(sink, low * c - high * s, to + column)
+                e.store(sink, high * c + low * s, to + e.i64(apart) + column)
 
         e.each_block(half, turn)
 

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 #: Heads that share keys, at most; more fill enough lanes of a block.
 MOST_SHARED = 8
-# Keys of a block, and rows and vectors of a tile of results.
-_KEYS, _ROWS, _VECTORS = 512, 4, 4
+# Keys of a block, and rows of a tile of results.
+_KEYS, _ROWS = 512, 4
+# Vectors of a tile at most, of registers that hold 16 numbers and of those that hold 8.
+_WIDE, _NARROW = 24, 6
 # How many keys ahead keys and values are asked for.
 _AHEAD = 16
 
@@ -170,14 +172,15 @@ class OneRow:
             value = e.share(self._larger[lanes + lane])
             so_far = e.share(self._largest[head])
             e.store(self._largest, e.select(value > so_far, value, so_far), head)
-        largest = e.share(self._largest[head])
-        factor = exp_nonpositive(e, e.share(before - largest))
+        largest = self.places.capped(e.share(self._largest[head]))
+        factor = exp_nonpositive(e, e.share(self.places.capped(before) - largest))
         with e.vector(VECTOR) as lane:
             e.store(self._total, self._total[lanes + lane] * factor, lanes + lane)
         with e.loop(e.share(e.divide_up(count, VECTOR))) as number:
             at = e.share(scores + number * e.i64(VECTOR))
             with e.vector(VECTOR) as lane:
-                power = exp_nonpositive(e, e.share(self._scores[at + lane] - largest))
+                score = self.places.capped(self._scores[at + lane])
+                power = exp_nonpositive(e, e.share(score - largest))
                 e.store(self._scores, power, at + lane)
                 e.store(self._total, self._total[lanes + lane] + power, lanes + lane)
         with e.loop(e.i64(width // VECTOR)) as part:
@@ -190,7 +193,9 @@ class OneRow:
         e, v = self.e, self.places.form.v
         start = e.share(self.places.base(v, self.places.kv_head()) + first * e.i64(v.pitch))
         rows, vectors = min(_ROWS, self._share), self._width // VECTOR
-        columns = _VECTORS if self.tiles.vectors > 1 else 1
+        most = max(1, (_WIDE if self.tiles.vectors > 1 else _NARROW) // rows)
+        # As few passes over the values as can be, of equal width.
+        columns = -(-vectors // -(-vectors // most))
         for top in range(0, self._share, rows):
             height = min(rows, self._share - top)
             for part in range(0, vectors, columns):

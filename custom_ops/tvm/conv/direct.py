@@ -27,6 +27,7 @@ from ..tile.program import (
     Panel,
     Panels,
     Tuned,
+    lanes_of,
     open_panel,
 )
 from ..tile.registers import VECTOR, Tile, choose_tile
@@ -212,10 +213,7 @@ class DirectConv(Tuned):
                         ahead = (inside[0] + pixel) * window.strides[1] * depth
                         return x[place + e.i64(ahead)]
 
-                    def right(vector: int, lane: Expr, step: Expr = step) -> Expr:
-                        first = (panel.to.first + e.i64(vector * VECTOR)) * e.i64(self._steps)
-                        return weight[first + step * e.i64(VECTOR) + lane]
-
+                    right = lanes_of(e, weight, panel.to.first, self._steps, step)
                     multiply_add(e, registers[inside.start : inside.stop], left, right)
 
 

@@ -21,7 +21,14 @@ from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.conv import Convolution, packed_weight, unfit, window_of
 from ...forms.epilogue import read_epilogue
 from ..tile.gemm_tile import multiply_add
-from ..tile.program import PICOSECONDS_PER_MULTIPLY, Panel, Panels, each_tile, open_panel
+from ..tile.program import (
+    PICOSECONDS_PER_MULTIPLY,
+    Panel,
+    Panels,
+    each_tile,
+    lanes_of,
+    open_panel,
+)
 from ..tile.registers import VECTOR, Tile, choose_tile
 from .depthwise import DepthwiseConv, depthwise_of
 from .depthwise_row import Row, Sink, Source, row_taps
@@ -164,11 +171,7 @@ class _Unit:
                 panel.tile(rows, slot + column, asks=False) as registers,
                 e.loop(e.i64(depth)) as k,
             ):
-
-                def right(vector: int, lane: Expr) -> Expr:
-                    at = (first + e.i64(vector * VECTOR)) * e.i64(depth)
-                    return weight[at + k * e.i64(VECTOR) + lane]
-
+                right = lanes_of(e, weight, first, depth, k)
                 multiply_add(e, registers, lambda at: x[base + e.i64(at * depth) + k], right)
 
         each_tile(e, width, self.tile.rows, tile)

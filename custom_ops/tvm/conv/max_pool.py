@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
@@ -15,6 +14,7 @@ from ortkit.refusal import Refused, needed, refusals
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.casts import BFLOAT16, source_of_cast, wide_input
 from ...forms.conv import Window, window_of
+from ..tile.registers import VECTOR
 from .depthwise_row import row_taps
 
 if TYPE_CHECKING:
@@ -87,36 +87,8 @@ class MaxPool:
                 ) -> None:  # fmt: skip
                     self._block(e, (x, start + at), (y, to + at), lanes, taps)
 
-                if self._dtype == "uint8":
-                    block = partial(self._bytes, e, (x, start), (y, to), (down, across))
                 e.each_block(channels, block)
         return e.function()
-
-    def _bytes(
-        self,
-        e: TileEmitter,
-        source: tuple[Buffer, Expr],
-        sink: tuple[Buffer, Expr],
-        taps: tuple[tuple[Expr, Expr], tuple[Expr, Expr]],
-        at: Expr,
-        lanes: int,
-    ) -> None:
-        """Write the largest of some channels of bytes; see `_block`."""
-        (x, start), (y, to), (down, across) = source, sink, taps
-        _, width, channels = self._image
-        steps = [e.i64(step) for step in self.window.dilations]
-        largest = e.local(lanes, "uint8")
-        with e.lanes(lanes) as lane:
-            e.store(largest, e.u8(0), lane)
-        with e.loop(down[1] - down[0]) as number:
-            line = start + at + (down[0] + number) * steps[0] * e.i64(width * channels)
-            line = e.share(line)
-            with e.loop(across[1] - across[0]) as other:
-                place = e.share(line + (across[0] + other) * steps[1] * e.i64(channels))
-                with e.lanes(lanes) as lane:
-                    e.store(largest, e.tir.max(largest[lane], x[place + lane]), lane)
-        with e.lanes(lanes) as lane:
-            e.store(y, largest[lane], to + at + lane)
 
     def _block(
         self,
@@ -138,20 +110,25 @@ class MaxPool:
         (x, start), (y, to), (down, across) = source, sink, taps
         _, width, channels = self._image
         steps = [e.i64(step) for step in self.window.dilations]
-        largest = e.scratch()
+        is_bytes = self._dtype == "uint8"
+        largest = e.local(VECTOR, "uint8" if is_bytes else "float32")
         with e.lanes(lanes) as lane:
             lowest = e.bitcast(e.constant(_MINUS_INFINITY, "uint32"), "float32")
-            e.store(largest, lowest, lane)
+            e.store(largest, e.u8(0) if is_bytes else lowest, lane)
         with e.loop(down[1] - down[0]) as number:
             line = e.share(start + (down[0] + number) * steps[0] * e.i64(width * channels))
             with e.loop(across[1] - across[0]) as other:
                 place = e.share(line + (across[0] + other) * steps[1] * e.i64(channels))
                 with e.lanes(lanes) as lane:
-                    value = e.share(load(e, x[place + lane], self._dtype))
-                    known = largest[lane]
-                    # A NaN stays: it is not smaller.
-                    is_larger = e.either(e.is_nan(value), known < value)
-                    e.store(largest, e.select(is_larger, value, known), lane)
+                    known, value = largest[lane], x[place + lane]
+                    if is_bytes:
+                        larger = e.tir.max(known, value)
+                    else:
+                        value = e.share(load(e, value, self._dtype))
+                        # A NaN stays: it is not smaller.
+                        is_larger = e.either(e.is_nan(value), known < value)
+                        larger = e.select(is_larger, value, known)
+                    e.store(largest, larger, lane)
         with e.lanes(lanes) as lane:
             value = largest[lane]
             if self._dtype == "bfloat16":

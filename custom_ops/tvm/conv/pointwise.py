@@ -22,6 +22,7 @@ from ..tile.program import (
     Panel,
     Panels,
     Tuned,
+    lanes_of,
     open_panel,
 )
 from ..tile.registers import VECTOR, Tile, choose_tile
@@ -191,10 +192,10 @@ class PointwiseConv(Tuned):
         gate = None if self.conv.gate is None else buffers[self.conv.gate]
         base = e.share(pixel * e.i64(depth))
         with panel.tile(rows, pixel, is_shared=True) as registers, e.loop(e.i64(depth)) as k:
+            lanes = lanes_of(e, weight, first, depth, k)
 
             def column(vector: int, lane: Expr) -> Expr:
-                place = (first + e.i64(vector * VECTOR)) * e.i64(depth) + k * e.i64(VECTOR)
-                value = weight[place + lane]
+                value = lanes(vector, lane)
                 return value if gate is None else value * gate[image * e.i64(depth) + k]
 
             # The next panel's weights come from memory meanwhile.

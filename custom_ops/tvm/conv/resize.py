@@ -14,7 +14,7 @@ from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body
 from ...forms.conv import unfit
-from ...forms.epilogue import Epilogue, Value, read_steps
+from ...forms.epilogue import Epilogue, read_epilogue
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -209,8 +209,9 @@ def match(signature: RegionSignature) -> ResizeSum | Refused | None:
     numbers = [one.number for one in images]
     if len(set(numbers)) < len(numbers):
         return Refused("an image that is resized twice")
-    start = nodes[0].output[0]
-    epilogue = needed(_epilogue(body, nodes, start, result, numbers))
+    start, *others = (str(node.output[0]) for node in nodes)
+    made_of = dict(zip(others, numbers[1:], strict=True))
+    epilogue = needed(read_epilogue(body, start, result, images=made_of))
     made = signature.outputs[0].shape
     plain = [extra for extra in epilogue.extras if extra not in numbers]
     if any(signature.inputs[extra].shape != made for extra in plain):
@@ -238,22 +239,6 @@ def _resized(body: Body, node: onnx.NodeProto) -> Resized | Refused:
     height, width, rows, columns = sizes
     grids = Grid.of(mode, where, height, rows), Grid.of(mode, where, width, columns)
     return Resized(number, needed(grids[0]), needed(grids[1]))
-
-
-def _epilogue(
-    body: Body, nodes: list[onnx.NodeProto], start: str, end: str, numbers: list[int]
-) -> Epilogue | Refused:
-    """Return what lies between the first Resize and the result; the others are operands of it."""
-    steps = [node for node in body.between(start, end) if node.op_type != "Resize"]
-    made = {start, *(name for node in steps for name in node.output)}
-    extras = {node.output[0]: number for node, number in zip(nodes[1:], numbers[1:], strict=True)}
-    for name in (name for node in steps for name in node.input if name not in made):
-        number = body.input_through(name, TO_NCHW)
-        if number is not None and name not in extras:
-            extras[name] = number
-    found, epilogue = needed(read_steps(body, steps, start, extras))
-    last = Value(len(epilogue.extras) + len(epilogue.steps)) if epilogue.steps else Value(0)
-    return epilogue if found.get(end) == last else Refused("a result that is not the last step's")
 
 
 def _text(node: onnx.NodeProto, name: str, default: str) -> str:

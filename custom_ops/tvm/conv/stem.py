@@ -15,7 +15,7 @@ from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
 from ..tile.gemm_tile import multiply_add
-from ..tile.program import Panel, Panels, each_tile, open_panel
+from ..tile.program import Panel, Panels, each_tile, lanes_of, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
 from .pointwise import estimate
 
@@ -141,10 +141,7 @@ class StemConv:
                     def left(number: int, tap: int = tap, start: Expr = start) -> Expr:
                         return scratch[start + e.i64(number * stride + tap * window.dilations[1])]
 
-                    def right(vector: int, lane: Expr, step: Expr = step) -> Expr:
-                        first = (panel.to.first + e.i64(vector * VECTOR)) * e.i64(depth)
-                        return weight[first + step * e.i64(VECTOR) + lane]
-
+                    right = lanes_of(e, weight, panel.to.first, depth, step)
                     multiply_add(e, registers, left, right)
 
 

@@ -117,14 +117,6 @@ define internal <64 x i8> @ortkit_high(<64 x i8> %x) alwaysinline {{
   %result = and <64 x i8> %bytes, splat (i8 15)
   ret <64 x i8> %result
 }}
-define internal <64 x i8> @ortkit_nibbles(<32 x i8> %x) alwaysinline {{
-  %words = zext <32 x i8> %x to <32 x i16>
-  %moved = shl <32 x i16> %words, splat (i16 4)
-  %both = or <32 x i16> %words, %moved
-  %parts = and <32 x i16> %both, splat (i16 3855)
-  %result = bitcast <32 x i16> %parts to <64 x i8>
-  ret <64 x i8> %result
-}}
 define internal <64 x i8> @ortkit_even(<64 x i8> %a, <64 x i8> %b) alwaysinline {{
   %result = shufflevector <64 x i8> %a, <64 x i8> %b, {_numbers(0, BYTES, 2)}
   ret <64 x i8> %result
@@ -249,10 +241,6 @@ class NBitsEmitter(Bf16Emitter):
     def high_nibbles(self, value: Expr) -> Expr:
         """Return the high 4 bits of 64 bytes."""
         return self._bytes("high", value)
-
-    def nibbles(self, value: Expr) -> Expr:
-        """Return the 64 halves of 32 bytes, the low one of each first."""
-        return self._bytes("nibbles", value)
 
     def even_bytes(self, a: Expr, b: Expr) -> Expr:
         """Return the even ones of 128 bytes."""

@@ -144,6 +144,26 @@ def open_panel(
     return Panel(e, of.epilogue, to, bias, vectors)
 
 
+def lanes_of(
+    e: TileEmitter, weight: Buffer, column: Expr, steps: int, step: Expr
+) -> Callable[[int, Expr], Expr]:
+    """Return what gives a vector's lanes of a weight [vectors, steps, 16], at one step.
+
+    Args:
+        e: Where to.
+        weight: Packed by vectors of columns.
+        column: The first one.
+        steps: Of the depth.
+        step: One of them.
+    """
+
+    def lanes(vector: int, lane: Expr) -> Expr:
+        first = (column + e.i64(vector * VECTOR)) * e.i64(steps)
+        return weight[first + step * e.i64(VECTOR) + lane]
+
+    return lanes
+
+
 def each_tile(e: TileEmitter, count: int, height: int, tile: Callable[[int, Expr], None]) -> None:
     """Emit the tiles of `count` rows, given the rows of each and its first one."""
     whole, rest = divmod(count, height)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ortkit.fusion.attention.bodies import SINCE
 from ortkit.fusion.attention.cuda_cost import predict_attention
-from ortkit.fusion.attention.cuda_packed import packed_region
-from ortkit.fusion.attention.cuda_semantics import AttentionNode, as_array, is_attention, read_node
+from ortkit.fusion.attention.cuda_packed import columns_of, packed_region
+from ortkit.fusion.attention.cuda_semantics import AttentionNode, is_attention, read_node
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.input_names import input_names
@@ -150,10 +151,9 @@ def _is_own_split(scope: Scope, split: ir.Node, node: ir.Node) -> bool:
         if value.is_graph_output() or any(use.node is not node for use in value.uses()):
             return False
     shape = None if split.inputs[0] is None else scope.shapes.shape(split.inputs[0])
-    axis = split.attributes.get("axis")
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
         return False
-    return axis is not None and axis.as_int() in (2, -1)
+    return split.attributes.get_int("axis", 0) in (2, -1)
 
 
 def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegion:
@@ -176,8 +176,8 @@ def _signature(
         nodes.append(helper.make_node("Add", list(names.values())[:2], ["sum"]))
     for number, split in enumerate(packing.splits):
         whole = "sum" if packing.add is not None else names[split.inputs[0]]  # type: ignore[index]
-        widths = [_columns(scope, value) for value in split.outputs]
-        held = numpy_helper.from_array(as_array(widths))
+        widths = [columns_of(scope, value) for value in split.outputs]
+        held = numpy_helper.from_array(np.array(widths, np.int64))
         nodes.append(helper.make_node("Constant", [], [f"widths{number}"], value=held))
         parts = [f"p{number}_{index}" for index in range(len(widths))]
         nodes.append(helper.make_node("Split", [whole, f"widths{number}"], parts, axis=2))
@@ -193,13 +193,6 @@ def _signature(
     inputs = tuple(tensor_spec(scope, value, {}) for value in region.inputs)
     outputs = tuple(tensor_spec(scope, value, {}) for value in region.outputs)
     return RegionSignature(_KIND, body_text(function), inputs, outputs)
-
-
-def _columns(scope: Scope, value: ir.Value) -> int:
-    shape = scope.shapes.shape(value)
-    assert shape is not None
-    assert isinstance(shape[-1], int)
-    return shape[-1]
 
 
 def without_readers(regions: Iterable[FusedRegion]) -> frozenset[ir.Node]:

@@ -88,9 +88,8 @@ def cache_row(scope: Scope, present: ir.Value) -> CacheRow | None:
     """Return the cache that `present` is with new rows; None if it is something else."""
     node = present.producer()
     if node is not None and (node.domain, node.op_type) == ("", "Concat"):
-        axis = node.attributes.get("axis")
         past, new = (*node.inputs, None)[:2]
-        if axis is None or axis.as_int() not in (2, -2) or len(node.inputs) != 2:
+        if node.attributes.get_int("axis", 0) not in (2, -2) or len(node.inputs) != 2:
             return None
         if past is None or new is None or past is new:
             return None

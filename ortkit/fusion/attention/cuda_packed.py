@@ -15,6 +15,7 @@ from onnx import helper
 from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_cost import predict_attention
 from ortkit.fusion.attention.cuda_semantics import AttentionNode
+from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
@@ -112,12 +113,10 @@ def _gather_of(scope: Scope, value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
 
 def _taken_from(scope: Scope, value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     """Return the Reshape and the Gather that take rows from the result of an attention."""
-    if len(value.uses()) != 1 or value.is_graph_output():
+    flat = only_reader(value)
+    gather = None if flat is None or not _is(flat, "Reshape") else only_reader(flat.outputs[0])
+    if flat is None or gather is None:
         return None
-    flat = next(iter(value.uses())).node
-    if not _is(flat, "Reshape") or len(flat.outputs[0].uses()) != 1:
-        return None
-    gather = next(iter(flat.outputs[0].uses())).node
     shape = scope.shapes.shape(flat.outputs[0])
     is_axis = _is(gather, "Gather") and gather.attributes.get_int("axis", 0) == 0
     if not is_axis or gather.inputs[0] is not flat.outputs[0] or shape is None or len(shape) != 2:
@@ -144,7 +143,7 @@ def _split_of(sources: tuple[ir.Value, ...], readers: set[ir.Node]) -> ir.Node |
 def _signature(
     scope: Scope, region: FusedRegion, found: AttentionNode, rows: _Rows
 ) -> RegionSignature:
-    widths = [_columns(scope, value) for value in rows.sources]
+    widths = [columns_of(scope, value) for value in rows.sources]
     text = packed_nodes(
         found.body,
         len(region.inputs),
@@ -193,7 +192,8 @@ def _placed(writer: NodeWriter, rows: str, places: str, width: int) -> str:
     return writer.op("Gather", flat, places, axis=0)
 
 
-def _columns(scope: Scope, value: ir.Value) -> int:
+def columns_of(scope: Scope, value: ir.Value) -> int:
+    """Return the last size of a value, which is known."""
     shape = scope.shapes.shape(value)
     assert shape is not None
     assert isinstance(shape[-1], int)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.attention.bodies import AttentionBody
@@ -357,8 +356,3 @@ class _Reader:
         if fill is not None or dtype is None or dtype.numpy() != body.dtype:
             return Refused("attention with a mask of another type")
         return self._found(body, sizes, mask, causal=causal, mask="added")
-
-
-def as_array(values: Sequence[int]) -> np.ndarray:
-    """Return sizes as a constant holds them."""
-    return np.array(values, np.int64)

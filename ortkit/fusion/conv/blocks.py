@@ -5,18 +5,19 @@ Where those in float32 gain too little (`conv_cost`) ONNX Runtime's blocked layo
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op
+from ortkit.fusion.conv import int8_images
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.finder import BlockFinder
 from ortkit.fusion.conv.resizes import is_resize
 from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct, dequantized, grid_of
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import is_read_once, only_reader
 from ortkit.fusion.regions.bf16_operands import (
     Unpacked,
     has_one_use,
@@ -26,7 +27,10 @@ from ortkit.fusion.regions.bf16_operands import (
     widens,
 )
 from ortkit.graph.shapes.conv_window import pool_window_of
+from ortkit.rewrite.scope import Scope
 
+#: Kinds of blocks that may read bytes.
+_READ_BYTES = frozenset({"int8_conv", "max_pool"}) | int8_images.KINDS
 _POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
@@ -70,7 +74,7 @@ class CpuBlockFinder(BlockFinder):
         blocks = super()._beside(gates)
         inside = {node for block in blocks for node in block.nodes}
         for number, block in enumerate(blocks):
-            if block.kind not in ("int8_conv", "max_pool"):
+            if block.kind not in _READ_BYTES:
                 continue
             widening = [
                 use.node
@@ -91,7 +95,21 @@ class CpuBlockFinder(BlockFinder):
         return not value.is_graph_output() and all(use.node in inside for use in value.uses())
 
     def pool(self, node: ir.Node) -> Block | None:
-        """Return the block of a pooling between two values of the same type."""
+        """Return the block of a pooling, or of another operator on images of bytes."""
+        return self._largest(node) or self._image_op(node)
+
+    def _image_op(self, node: ir.Node) -> Block | None:
+        """Return the block of means or products of images of bytes."""
+        if node in self.refused or node in self.excluded:
+            return None
+        found = int8_images.find_image_op(self.scope, node)
+        if found is None or not self.excluded.isdisjoint(found.nodes):
+            return None
+        self.excluded.update(found.nodes)
+        return int8_images.block_of(found)
+
+    def _largest(self, node: ir.Node) -> Block | None:
+        """Return the block of a MaxPool between two values of the same type."""
         if node.op_type != "MaxPool" or node.domain or node in self.refused:
             return None
         window = pool_window_of(self.scope.shapes, node)
@@ -148,11 +166,11 @@ class CpuBlockFinder(BlockFinder):
         if source is not None and self.scope.shapes.dtype(source) == ir.DataType.UINT8:
             return source, result, ()
         wide = dequantized(self.scope, source)
-        if wide is None or not is_read_once(result):
+        node = None if wide is None else only_reader(result)
+        if wide is None or node is None or node.graph is not self.graph:
             return None
-        node = next(iter(result.uses())).node
         zero = node.inputs[2] if len(node.inputs) > 2 else None
-        if not is_op(node, "QuantizeLinear") or node.graph is not self.graph:
+        if not is_op(node, "QuantizeLinear"):
             return None
         is_bytes = self.scope.shapes.dtype(node.outputs[0]) == ir.DataType.UINT8
         if not is_bytes or grid_of(self.scope, node.inputs[1], zero) != wide[1]:
@@ -166,27 +184,17 @@ class CpuBlockFinder(BlockFinder):
     def narrowed(
         self, source: ir.Value, epilogue: list[ir.Node], output: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
-        """Return the ends of a convolution in float32 as they lie in bfloat16, where they do.
-
-        Args:
-            source: What is convolved.
-            epilogue: What follows; gets the node that rounds the result.
-            output: The result.
-
-        Returns:
-            What is read, the nodes that widen it, and the result.
-        """
+        """Return the ends of a convolution in float32; see `BlockFinder.narrowed`."""
         before: tuple[ir.Node, ...] = ()
         wide = source.producer()
-        if wide is not None and self._may_widen(wide):
+        if wide is not None and self._is_free(wide, widens):
             before = (wide,)
             assert wide.inputs[0] is not None
             source = wide.inputs[0]
-        if is_read_once(output):
-            cast = next(iter(output.uses())).node
-            if cast.graph is self.graph and rounds(self.scope, cast):
-                epilogue.append(cast)
-                output = cast.outputs[0]
+        cast = only_reader(output)
+        if cast is not None and cast.graph is self.graph and rounds(self.scope, cast):
+            epilogue.append(cast)
+            output = cast.outputs[0]
         return source, before, output
 
     def _lowered(self, conv: ir.Node, weight: Unpacked) -> Block | None:
@@ -198,8 +206,9 @@ class CpuBlockFinder(BlockFinder):
         assert source is not None
         gate, before = None, tuple[ir.Node, ...]([wide])
         cast = source.producer()
-        if window.is_point and cast is not None and self._may_take(cast):
+        if window.is_point and self._is_free(cast, rounds):
             # Rows of pixels are rounded as they are read.
+            assert cast is not None
             assert cast.inputs[0] is not None
             source, gate, product = self.gated(cast.inputs[0])
             before = (*product, cast, wide)
@@ -218,10 +227,11 @@ class CpuBlockFinder(BlockFinder):
             packed=weight.packed, rounded=rounded,
         )  # fmt: skip
 
-    def _may_take(self, cast: ir.Node) -> bool:
-        """Say whether a node rounds for one reader, and is in no block."""
-        is_own = cast.graph is self.graph and cast not in self.excluded
-        return is_own and rounds(self.scope, cast) and has_one_use(cast)
+    def _is_free(self, cast: ir.Node | None, casts: Callable[[Scope, ir.Node], bool]) -> bool:
+        """Say whether a node widens or rounds for one reader, and is in no block."""
+        if cast is None or cast.graph is not self.graph or cast in self.excluded:
+            return False
+        return casts(self.scope, cast) and has_one_use(cast)
 
     def narrow(
         self, conv: ir.Node, operands: list[ir.Value]
@@ -233,7 +243,7 @@ class CpuBlockFinder(BlockFinder):
         is_lowered = unpacked_filter(self.scope, conv.inputs[1]) is not None
         for operand in operands:
             wide = operand.producer()
-            if is_lowered and wide is not None and self._may_widen(wide):
+            if is_lowered and wide is not None and self._is_free(wide, widens):
                 before.append(wide)
                 read += [each for each in wide.inputs if each is not None]
             else:
@@ -245,8 +255,3 @@ class CpuBlockFinder(BlockFinder):
         if node.graph is not self.graph or node in self.excluded or node in self.refused:
             return False
         return is_resize(self.scope, node)
-
-    def _may_widen(self, cast: ir.Node) -> bool:
-        """Say whether a node widens for one reader, and is in no block."""
-        is_own = cast.graph is self.graph and cast not in self.excluded
-        return is_own and widens(self.scope, cast) and has_one_use(cast)

@@ -103,7 +103,7 @@ class BodyWriter:
         is_narrow = dtype == "bfloat16"
         if is_narrow:
             wide = self.writer.op("Cast", wide, to=int(ir.DataType.FLOAT))
-        kept = {"ceil_mode": pool.attributes["ceil_mode"].as_int()} if _rounds_up(pool) else {}
+        kept = {"ceil_mode": 1} if pool.attributes.get_int("ceil_mode", 0) == 1 else {}
         planar = self.writer.op("Transpose", wide, perm=TO_NCHW)
         attributes = {**block.windows[0].attributes, **kept}
         value = self.writer.op("MaxPool", planar, **attributes)
@@ -177,7 +177,7 @@ class BodyWriter:
 
     def _conv(self, conv: ir.Node, inputs: Sequence[str]) -> None:
         window = self.block.windows[self.block.convs.index(conv)]
-        attributes = {"group": _groups(conv), **window.attributes}
+        attributes = {"group": conv.attributes.get_int("group", 1), **window.attributes}
         self.names[conv.outputs[0]] = self.writer.op("Conv", *inputs, **attributes)
 
     def _epilogue(self, conv: ir.Node) -> str:
@@ -280,15 +280,6 @@ class BodyWriter:
             tuple(spec for _, spec in self.outputs),
         )
         return Described(signature, tuple(self.weights))
-
-
-def _rounds_up(pool: ir.Node) -> bool:
-    mode = pool.attributes.get("ceil_mode")
-    return mode is not None and not mode.is_ref() and mode.as_int() == 1
-
-
-def _groups(conv: ir.Node) -> int:
-    return conv.attributes["group"].as_int() if "group" in conv.attributes else 1
 
 
 def _spec(name: str, shape: Sequence[object], dtype: str) -> TensorSpec:

@@ -11,8 +11,8 @@ from math import prod
 
 import onnx_ir as ir
 
+from ortkit.fusion.conv import int8
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.int8 import quantized_cost
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.conv_anchor import ConvSizes
@@ -88,9 +88,13 @@ class ChainCost:
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:
     """Return what one block costs one thread."""
+    if block.kind in int8.IMAGE_NS:
+        elements = _elements(scope, block.source)
+        before, after = int8.IMAGE_NS[block.kind]
+        return ChainCost(before * elements, after * elements, LEAST_QUANTIZED_GAIN)
     if block.kind == "int8_conv":
         elements = _elements(scope, block.output)
-        return ChainCost(*quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
+        return ChainCost(*int8.quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
     return ChainCost(_excluded(scope, block, RUNTIME), _excluded(scope, block, OURS))
 
 
@@ -116,7 +120,7 @@ def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
     if block.anchor is not None and block.anchor.estimate is not None:
         before, after = block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))
         return (before if rates is RUNTIME else after) + steps
-    channels = _sizes(scope, block.source)[1]
+    channels = sizes_of(scope, block.source)[1]
     return outputs * channels * taps * rates.lowered + outputs * rates.output + steps
 
 
@@ -130,15 +134,15 @@ def _is_step(node: ir.Node) -> bool:
 
 
 def _elements(scope: Scope, value: ir.Value) -> int:
-    return prod(_sizes(scope, value))
+    return prod(sizes_of(scope, value))
 
 
 def conv_sizes(scope: Scope, conv: ir.Node, window: Window) -> ConvSizes:
     """Return the sizes of a convolution as templates see them."""
     values = [value for value in (*conv.inputs[:2], conv.outputs[0]) if value is not None]
-    given, filters, made = ((*_sizes(scope, value),) for value in values)
+    given, filters, made = ((*sizes_of(scope, value),) for value in values)
     images = [scope.shapes.shape(value) or () for value in (values[0], values[2])]
-    groups = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
+    groups = conv.attributes.get_int("group", 1)
     return ConvSizes(
         _four(given), _four(made), _four(filters), window.strides, window.dilations, window.pads,
         groups, all(isinstance(size, int) for image in images for size in image[1:]),
@@ -150,7 +154,8 @@ def _four(sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
     return first, second, third, fourth
 
 
-def _sizes(scope: Scope, value: ir.Value) -> list[int]:
+def sizes_of(scope: Scope, value: ir.Value) -> list[int]:
+    """Return a value's sizes, nominal where they are not known."""
     shape = scope.shapes.shape(value) or ()
     nominal = [NOMINAL_BATCH, NOMINAL_SIDE, NOMINAL_SIDE, NOMINAL_SIDE]
     return [s if isinstance(s, int) else n for s, n in zip(shape, nominal, strict=False)]

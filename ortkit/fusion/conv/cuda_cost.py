@@ -10,13 +10,11 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.cost import ChainCost
+from ortkit.fusion.conv.cost import ChainCost, sizes_of
 from ortkit.fusion.regions.cuda_cost_model import BANDWIDTH
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 from ortkit.rewrite.scope import Scope
 
-#: Of a batch that is not known.
-NOMINAL_BATCH = 1
 #: Multiply-adds per nanosecond that convolutions reach, and what one takes at least.
 RATE, LEAST_NS = 150_000.0, 2500.0
 #: The part of the bandwidth that a change of layout reaches.
@@ -54,9 +52,3 @@ def _products(scope: Scope, block: Block) -> float:
 def _bytes(scope: Scope, value: ir.Value) -> float:
     dtype = scope.shapes.dtype(value)
     return prod(sizes_of(scope, value)) * (2 if dtype is None else dtype.itemsize)
-
-
-def sizes_of(scope: Scope, value: ir.Value) -> list[int]:
-    """Return a value's sizes, nominal where they are not known."""
-    shape = scope.shapes.shape(value) or ()
-    return [size if isinstance(size, int) else NOMINAL_BATCH for size in shape]

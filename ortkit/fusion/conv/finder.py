@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.cost import conv_sizes
 from ortkit.fusion.conv.nodes import is_global_mean, is_scalar
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import is_read_once, only_reader
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS, is_own_step
 from ortkit.fusion.regions.growth import epilogue_steps
 from ortkit.graph.shapes.conv_window import Window, window_of
@@ -138,22 +138,24 @@ class BlockFinder:
         """Return the two layers after a global mean whose result multiplies what was pooled."""
         site = Site(self.scope, pool, PASS)
         source = site.input(0)
-        if source is None or not is_global_mean(site) or not site.only_use(site.output):
+        if source is None or not is_global_mean(site):
             return None
         nodes, convs, windows, value = [pool], list[ir.Node](), list[Window](), site.output
         for _ in range(2):
-            conv = next(iter(value.uses())).node
-            window = self.window(conv)
-            if window is None or not window.is_point or not self.is_layer(conv):
+            conv = only_reader(value)
+            window = None if conv is None else self.window(conv)
+            if conv is None or window is None or not window.is_point or not self.is_layer(conv):
                 return None
             epilogue, extras, value = self.epilogue(conv)
-            if extras or not is_read_once(value):
+            if extras:
                 return None
             convs.append(conv)
             windows.append(window)
             nodes += [conv, *epilogue]
-        product = next(iter(value.uses())).node
-        if product.op_type != "Mul" or product.domain or source not in product.inputs:
+        product = only_reader(value)
+        if product is None or product.op_type != "Mul" or product.domain:
+            return None
+        if source not in product.inputs:
             return None
         return Block("squeeze_excite", tuple(convs), tuple(windows), tuple(nodes), source, value)
 
@@ -229,7 +231,7 @@ class BlockFinder:
         epilogue: list[ir.Node],  # noqa: ARG002
         output: ir.Value,
     ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
-        """Return the ends of a convolution as they lie in bfloat16, where they do.
+        """Return the ends of a convolution that are stored in bfloat16.
 
         Args:
             source: What is convolved.

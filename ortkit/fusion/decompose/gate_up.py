@@ -21,7 +21,7 @@ from ortkit.fusion.gemm.cuda import (
     is_transposed,
     prefers_split_gate_up,
 )
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import only_reader
 from ortkit.refusal import RefusedError
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -76,10 +76,8 @@ def _split_consumer(scope: Scope, node: ir.Node) -> ir.Node | None:
     if not is_product(scope, node) or node.op_type != "MatMul" or is_transposed(node):
         return None
     value = node.outputs[0]
-    if not is_read_once(value):
-        return None
-    split = next(iter(value.uses())).node
-    if split.op_type != "Split" or split.domain or split.graph is not node.graph:
+    split = only_reader(value)
+    if split is None or split.op_type != "Split" or split.domain or split.graph is not node.graph:
         return None
     columns = scope.shapes.shape(value) or ()
     parts = [scope.shapes.shape(one) or () for one in split.outputs]

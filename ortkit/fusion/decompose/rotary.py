@@ -66,11 +66,9 @@ class DecomposeRotary(Decomposition):
 
 def _is_rotated(scope: Scope, node: ir.Node) -> bool:
     """Say whether halves of all heads are rotated, by tables that have a row for each position."""
-    rotates = node.attributes.get("do_rotary")
-    is_interleaved = node.attributes.get("rotary_interleaved")
-    if rotates is None or not rotates.as_int() or len(node.inputs) <= _SIN:
+    if not node.attributes.get_int("do_rotary", 0) or len(node.inputs) <= _SIN:
         return False
-    if is_interleaved is not None and is_interleaved.as_int():
+    if node.attributes.get_int("rotary_interleaved", 0):
         return False
     if any(value is not None for value in node.inputs[_POSITIONS:]):
         return False
@@ -84,9 +82,8 @@ def _is_rotated(scope: Scope, node: ir.Node) -> bool:
 
 
 def _counts(node: ir.Node) -> tuple[int, int]:
-    heads, kv_heads = (node.attributes.get(name) for name in ("num_heads", "kv_num_heads"))
-    count = 0 if heads is None else heads.as_int()
-    return count, count if kv_heads is None else kv_heads.as_int()
+    count = node.attributes.get_int("num_heads", 0)
+    return count, node.attributes.get_int("kv_num_heads", count)
 
 
 def _width(scope: Scope, node: ir.Node) -> int:
@@ -155,9 +152,9 @@ class _Writer:
         """Return what a Split takes whole heads of, None if it is something else."""
         if split.op_type != "Split" or split.domain or not split.inputs:
             return None
-        axis, whole = split.attributes.get("axis"), split.inputs[0]
+        axis, whole = split.attributes.get_int("axis", 0), split.inputs[0]
         columns = _columns(self._scope, whole)
-        if axis is None or axis.as_int() not in (2, -1) or not columns or columns % self._width:
+        if axis not in (2, -1) or not columns or columns % self._width:
             return None
         return whole if all(_columns(self._scope, one) for one in split.outputs) else None
 

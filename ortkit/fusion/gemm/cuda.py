@@ -122,7 +122,7 @@ def _swaps_last(perm: Sequence[int]) -> bool:
 
 def is_transposed(product: ir.Node) -> bool:
     """Say whether the weight of a matmul is stored transposed, with K as the contiguous axis."""
-    has_trans_b = "transB" in product.attributes and bool(product.attributes["transB"].as_int())
+    has_trans_b = bool(product.attributes.get_int("transB", 0))
     return (operand_transpose_of(product) is not None) != has_trans_b
 
 

@@ -38,7 +38,7 @@ from ortkit.fusion.gemm.cuda_fp8_operands import (
     rounding_nodes,
     rows_of,
 )
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.describe import describe_region, tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
@@ -213,10 +213,10 @@ def _norm_of(nodes: Sequence[ir.Node], excluded: set[ir.Node]) -> tuple[ir.Node,
 
 def _rounding_consumer(scope: Scope, value: ir.Value, excluded: set[ir.Node]) -> ir.Node | None:
     """Return the QuantizeLinear to fp8 with one scale that is the only consumer of a value."""
-    if not is_read_once(value):
+    node = only_reader(value)
+    if node is None or node in excluded or not is_op(node, "QuantizeLinear"):
         return None
-    node = next(iter(value.uses())).node
-    if node in excluded or not is_op(node, "QuantizeLinear") or node.inputs[0] is not value:
+    if node.inputs[0] is not value:
         return None
     if scope.shapes.dtype(node.outputs[0]) != FP8 or not is_centred(scope, node):
         return None

@@ -72,7 +72,7 @@ def is_fp8_product(scope: Scope, node: ir.Node) -> bool:
 def matrix_of(scope: Scope, product: ir.Node) -> Matrix | None:
     """Return the fp8 weight of a matmul; None if it has none."""
     value = product.inputs[1]
-    transposed = "transB" in product.attributes and bool(product.attributes["transB"].as_int())
+    transposed = bool(product.attributes.get_int("transB", 0))
     node = None if value is None else value.producer()
     is_direct = transposed
     if node is not None and node.op_type == "Transpose" and not node.domain:
@@ -99,12 +99,13 @@ def matrix_of(scope: Scope, product: ir.Node) -> Matrix | None:
 def _eights(scope: Scope, node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray, int] | None:
     """Return what DequantizeLinear reads: its source, numbers, factors, and their axis."""
     scale = scope.array(node.inputs[1]) if node.inputs[1] is not None else None
-    if scale is None or not is_centred(scope, node) or _integer(node, "block_size", 0):
+    is_blocked = node.attributes.get_int("block_size", 0) != 0
+    if scale is None or is_blocked or not is_centred(scope, node):
         return None
     source = node.inputs[0]
     assert source is not None
     rounding = source.producer()
-    axis = _integer(node, "axis", 1) % 2
+    axis = node.attributes.get_int("axis", 1) % 2
     if rounding is not None and is_op(rounding, "QuantizeLinear"):
         own = scope.array(rounding.inputs[1]) if rounding.inputs[1] is not None else None
         wide = rounding.inputs[0]
@@ -199,8 +200,3 @@ def is_centred(scope: Scope, node: ir.Node) -> bool:
         return True
     array = scope.array(zero)
     return array is not None and not np.any(array.astype(np.float32))
-
-
-def _integer(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else attribute.as_int()

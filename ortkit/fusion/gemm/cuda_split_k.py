@@ -17,7 +17,7 @@ from ortkit.fusion.gemm.cuda import (
     predict,
     sizes_of,
 )
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
 from ortkit.kernels.anchor import Anchor
@@ -47,10 +47,8 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
 def _norm_consumer(scope: Scope, value: ir.Value) -> ir.Node | None:
     """Return the skip norm that is the only consumer of a value, if both terms have the same
     shape."""
-    if not is_read_once(value):
-        return None
-    node = next(iter(value.uses())).node
-    if node.domain != "com.microsoft" or node.op_type not in _SKIPS:
+    node = only_reader(value)
+    if node is None or node.domain != "com.microsoft" or node.op_type not in _SKIPS:
         return None
     if value not in node.inputs[:2]:
         return None

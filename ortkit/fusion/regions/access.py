@@ -31,3 +31,8 @@ def access_of(node: ir.Node) -> Access | None:
 def is_read_once(value: ir.Value) -> bool:
     """Say whether one input of one node is all that reads a value."""
     return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the node of which one input is all that reads a value."""
+    return next(iter(value.uses())).node if is_read_once(value) else None

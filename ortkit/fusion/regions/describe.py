@@ -104,8 +104,7 @@ class _Body:
 
     def _norm_axis(self, node: ir.Node) -> int:
         """Return the axis attribute of a node, -1 where it has none, counted from the last."""
-        attribute = node.attributes.get("axis")
-        axis = -1 if attribute is None else attribute.as_int()
+        axis = node.attributes.get_int("axis", -1)
         if axis < 0:
             return axis
         source = node.inputs[0]

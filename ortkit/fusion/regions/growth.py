@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import is_read_once, only_reader
 from ortkit.rewrite.scope import Scope
 
 #: Says whether a node may be a step after a value, which it reads.
@@ -32,11 +32,11 @@ def epilogue_steps(
     steps: list[list[ir.Node]] = []
     count = 0
     while count < most:
-        if is_read_once(value):
-            node = next(iter(value.uses())).node
-            step = [node] if is_step(node, value) else []
-        else:
+        node = only_reader(value)
+        if node is None:
             step = next_step(scope, value, is_inner, most)
+        else:
+            step = [node] if is_step(node, value) else []
         count += len(step)
         if not step or count > most:
             break
@@ -52,7 +52,7 @@ def producers_of(value: ir.Value | None, op_types: Sequence[str]) -> list[ir.Nod
 
     Args:
         value: What the last one makes.
-        op_types: The last one's first; of those with a `?` behind there may be none.
+        op_types: The last one's first; a type that ends in `?` may be absent.
     """
     found: list[ir.Node] = []
     for op_type in op_types:
@@ -71,7 +71,7 @@ def producers_of(value: ir.Value | None, op_types: Sequence[str]) -> list[ir.Nod
 def operand_makers(node: ir.Node, may_be: Callable[[ir.Node], bool]) -> list[ir.Node]:
     """Return the nodes in front of a node that make nothing but its operands, in order.
 
-    Of each the first operand is looked behind, of a sum both.
+    The first operand of each node is followed, and both of a sum.
     """
     inside, found, pending = {node}, list[ir.Node](), list(node.inputs)
     while pending:

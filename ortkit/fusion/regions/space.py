@@ -99,7 +99,7 @@ class NodeSpace:
         axes = reduced_axes(self._scope, self._node, len(shape))
         if self._node.op_type == "GroupNormalization":
             # Rows that end within an axis: alike for equal numbers of groups.
-            return (shape, axes, _int(self._node, "num_groups", 1))
+            return (shape, axes, self._node.attributes.get_int("num_groups", 1))
         first = min(axes, default=len(shape))
         if axes == tuple(range(first, len(shape))):
             return tuple(size for size in shape[first:] if size != 1)
@@ -109,7 +109,7 @@ class NodeSpace:
 def reduced_axes(scope: Scope, node: ir.Node, rank: int) -> tuple[int, ...]:
     """Return the axes that a norm or a reduction runs along, ascending and not negative."""
     if node.op_type in _ROW_NORMS:
-        return tuple(range(_int(node, "axis", -1) % max(rank, 1), rank))
+        return tuple(range(node.attributes.get_int("axis", -1) % max(rank, 1), rank))
     if node.op_type == "InstanceNormalization":
         return tuple(range(2, rank))
     if node.op_type == "GroupNormalization":
@@ -117,10 +117,10 @@ def reduced_axes(scope: Scope, node: ir.Node, rank: int) -> tuple[int, ...]:
     if node.op_type.startswith("Skip"):
         return (rank - 1,)
     if node.op_type in ("Softmax", "LogSoftmax"):
-        axis = _int(node, "axis", -1 if scope.opset() >= 13 else 1) % max(rank, 1)
+        axis = node.attributes.get_int("axis", -1 if scope.opset() >= 13 else 1) % max(rank, 1)
         return (axis,) if scope.opset() >= 13 else tuple(range(axis, rank))
     if node.op_type in ("ArgMax", "ArgMin"):
-        return (_int(node, "axis", 0) % max(rank, 1),)
+        return (node.attributes.get_int("axis", 0) % max(rank, 1),)
     given = node.inputs[1] if len(node.inputs) > 1 else None
     if given is not None:
         array = scope.array(given)
@@ -129,11 +129,6 @@ def reduced_axes(scope: Scope, node: ir.Node, rank: int) -> tuple[int, ...]:
         axes = list(attribute.as_ints())
     else:
         axes = []
-    if not axes and _int(node, "noop_with_empty_axes", 0):
+    if not axes and node.attributes.get_int("noop_with_empty_axes", 0) != 0:
         return ()
     return tuple(sorted(axis % max(rank, 1) for axis in axes)) or tuple(range(rank))
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()

@@ -16,7 +16,14 @@ from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.record import files_of, kernel_from, record_of
-from ortkit.kernels.cache_files import DAMAGED, read_sealed, say_unused, unused_line, write_cached
+from ortkit.kernels.cache_files import (
+    DAMAGED,
+    read_sealed,
+    say_unused,
+    trim_oldest,
+    unused_line,
+    write_cached,
+)
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.private_folder import NotPrivateError, private_folder_refusal
@@ -141,13 +148,7 @@ class KernelCache:
 
     def trim(self) -> None:
         """Remove what was not used for longest until the rest fits, and what was left behind."""
-        files = sorted(self._files(), key=lambda one: one[1].st_mtime)
-        excess = sum(status.st_size for _, status in files) - self.limit
-        for path, status in files:
-            if excess <= 0:
-                break
-            if _remove(path):
-                excess -= status.st_size
+        trim_oldest(((path,) for path, _ in self._files()), self.limit)
         sweep(self.folder)
 
     def entries(self) -> tuple[Entry, ...]:
@@ -235,12 +236,3 @@ def _limit(text: str | None) -> int:
             f"{text!r} is no size", where="ORTKIT_CACHE_SIZE", fix="give bytes, or such as 512MB"
         )
     return int(match[1]) * _UNITS[match[2].upper()]
-
-
-def _remove(path: Path) -> bool:
-    """Return whether the file is gone."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    return True

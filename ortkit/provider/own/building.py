@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,13 @@ from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import build_library, toolchain
-from ortkit.kernels.cache_files import keep_cached, read_cached, say_unused, write_private
+from ortkit.kernels.cache_files import (
+    keep_cached,
+    read_cached,
+    say_unused,
+    trim_oldest,
+    write_private,
+)
 from ortkit.kernels.link.linker import Programs
 from ortkit.private_folder import NotPrivateError, make_private_folder, read_private
 from ortkit.provider.own import failures
@@ -90,7 +96,9 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
     content = json.dumps({"sha256": made.library.sha256, "refused": refused})
     # Where it is not kept the library is made again the next time.
     keep_cached(path.with_suffix(".json"), _key(path), content)
-    _trim(path.parent, path)
+    libraries = path.parent.glob("*.so")
+    # Loaded libraries stay loaded.
+    trim_oldest(((one, one.with_suffix(".json")) for one in libraries), LIMIT_BYTES, kept=path)
     return Built(kept, path, made.compiled)
 
 
@@ -166,23 +174,3 @@ def _known(path: Path) -> dict[str, str] | None:
 
 def _key(path: Path) -> str:
     return f"library {path.stem}"
-
-
-def _trim(folder: Path, kept: Path) -> None:
-    """Remove what was not used for longest, beyond the limit. Loaded libraries stay loaded."""
-    found: list[tuple[float, int, Path]] = []
-    for path in folder.glob("*.so"):
-        try:
-            about = path.stat()
-        except OSError:  # another process has removed it
-            continue
-        found.append((about.st_mtime, about.st_size, path))
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
-        if total <= LIMIT_BYTES:
-            return
-        if path != kept:
-            with suppress(OSError):  # another user's, perhaps
-                path.unlink(missing_ok=True)
-                path.with_suffix(".json").unlink(missing_ok=True)
-            total -= size

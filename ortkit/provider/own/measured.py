@@ -53,42 +53,21 @@ def slow_groups(claims: Sequence[Claim], library: Path) -> dict[str, str]:
 
 def group_model(claim: Claim) -> ir.Model:
     """Return the nodes of a claim as a model, with the constants that they read."""
-    twins: dict[ir.Value, ir.Value] = {}
-
-    def twin(value: ir.Value) -> ir.Value:
-        if value not in twins:
-            twins[value] = ir.Value(
-                name=value.name, type=value.type, shape=value.shape, const_value=value.const_value
-            )
-        return twins[value]
-
-    nodes = [
-        ir.Node(
-            node.domain,
-            node.op_type,
-            [None if value is None else twin(value) for value in node.inputs],
-            list(node.attributes.values()),
-            outputs=[twin(value) for value in node.outputs],
-            name=node.name,
-        )
-        for node in claim.nodes
-    ]
-    made = {value for node in nodes for value in node.outputs}
-    read = dict.fromkeys(v for node in nodes for v in node.inputs if v and v not in made)
-    by_name = {value.name: value for value in twins.values()}
+    made = {value.name: value for node in claim.nodes for value in node.outputs}
+    read = dict.fromkeys(
+        value for node in claim.nodes for value in node.inputs if value and value.name not in made
+    )
     graph = claim.nodes[0].graph
     assert isinstance(graph, ir.Graph)
-    return ir.Model(
-        ir.Graph(
-            [value for value in read if value.const_value is None],
-            [by_name[name] for name in claim.outputs],
-            nodes=nodes,
-            initializers=[value for value in read if value.const_value is not None],
-            opset_imports=graph.opset_imports,
-            name="group",
-        ),
-        ir_version=10,
+    group = ir.GraphView(
+        [value for value in read if value.const_value is None],
+        [made[name] for name in claim.outputs],
+        nodes=claim.nodes,
+        initializers=[value for value in read if value.const_value is not None],
+        opset_imports=graph.opset_imports,
+        name="group",
     )
+    return ir.Model(group.clone(), ir_version=10)
 
 
 def _group(claim: Claim, library: Path, folder: Path) -> TimedGroup | None:

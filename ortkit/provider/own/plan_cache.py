@@ -21,7 +21,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.kernels.build.library import toolchain
-from ortkit.kernels.cache_files import DAMAGED, keep_cached, read_cached, write_private
+from ortkit.kernels.cache_files import (
+    DAMAGED,
+    keep_cached,
+    read_cached,
+    trim_oldest,
+    write_private,
+)
 from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.private_folder import read_private
 from ortkit.provider.graph_view import GraphView
@@ -31,7 +37,7 @@ from ortkit.version import __version__
 
 #: Records beyond these, used longest ago, are removed.
 KEPT = 256
-#: As are those whose files of weights have more bytes than this together.
+#: As are those that have more bytes than this together, with their files of weights.
 LIMIT_BYTES = 256 << 20
 _PACKAGE = Path(__file__).parents[2]
 _NUMBERS = frozenset(
@@ -188,7 +194,8 @@ def remember(
         if content:
             write_private(_beside(path), content)
         keep_cached(path, _sealed_key(key), json.dumps(record))
-        _trim(path.parent)
+        records = path.parent.glob("*.json")
+        trim_oldest(((one, _beside(one)) for one in records), LIMIT_BYTES, KEPT)
 
 
 def _sealed_key(key: str) -> str:
@@ -244,21 +251,3 @@ def _code() -> str:
 
 def _surroundings(kernels: str) -> str:
     return f"{__version__} {_code()} {toolchain(kernels)} {load_calibration()}"
-
-
-def _trim(folder: Path) -> None:
-    def used(path: Path) -> float:
-        try:
-            return path.stat().st_mtime
-        except OSError:  # another process has removed it
-            return 0.0
-
-    left = LIMIT_BYTES
-    records: Iterable[Path] = sorted(folder.glob("*.json"), key=used, reverse=True)
-    for number, path in enumerate(records):
-        with suppress(OSError):
-            weights = _beside(path)
-            left -= weights.stat().st_size if weights.exists() else 0
-            if number >= KEPT or left < 0:
-                path.unlink()
-                weights.unlink(missing_ok=True)

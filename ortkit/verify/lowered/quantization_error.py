@@ -9,8 +9,10 @@ multiple of the value itself, where a wrong scale shows, has a limit of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +30,15 @@ _LEAST_CHANCE = 3.0
 _FEWEST_RUNS = 2
 #: What float32 adds, in epsilons at the scale of the largest element.
 _FLOOR_EPS = 32.0
+#: Elements of a block of rows: what is computed of them stays in a processor's cache.
+_BLOCK = 1 << 15
+
+
+class RunRows(Protocol):
+    """A run whose rows are computed where they are asked for: [rows, length of the last axis]."""
+
+    def __getitem__(self, block: slice, /) -> np.ndarray:
+        """Return some rows."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +63,18 @@ class _Slices:
         """Name a slice; the whole has no name."""
         return "" if self.axis is None else f"index {index} of axis {self.axis}"
 
-    def products(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return the scalar product of each slice of two arrays: [slices]."""
-        axes = list(range(left.ndim))
-        kept = [] if self.axis is None else [self.axis]
-        return np.asarray(np.einsum(left, axes, right, axes, kept)).reshape(-1)
+    def sums(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return the sum of each slice: [slices].
+
+        Args:
+            rows: Sums over the last axis, in the shape of the other axes.
+            columns: Sums over all other axes.
+        """
+        if self.axis is None:
+            return np.asarray(rows.sum()).reshape(-1)
+        if self.axis == rows.ndim:
+            return columns
+        return np.asarray(rows.sum(axis=tuple(a for a in range(rows.ndim) if a != self.axis)))
 
 
 @dataclass(frozen=True)
@@ -71,7 +89,7 @@ class _Part:
 def excess(
     expected: np.ndarray,
     exact: np.ndarray,
-    runs: Iterable[np.ndarray],
+    runs: Iterable[np.ndarray | RunRows],
     opened: np.ndarray | None = None,
 ) -> Excess:
     """Compare the error of a step without rounded activations with that of moved weights.
@@ -91,37 +109,99 @@ def excess(
         return Excess(np.inf, "")
     want = np.where(counts, expected, 0).astype(np.float64)
     nearest = np.clip(want, np.minimum(exact, opened), np.maximum(exact, opened))
-    cuts = _cuts(want.shape)
-
-    def parts(left: np.ndarray, right: np.ndarray) -> list[_Part]:
-        error = np.zeros_like(want)
-        np.subtract(left, right, out=error, where=counts, dtype=np.float64)
-        return [_part(cut, error, want) for cut in cuts]
-
-    # A run at a time: its differences have eight bytes for each element.
-    noise = [parts(run, opened) for run in runs if np.isfinite(run[counts]).all()]
+    cut_want = _CutValue(want, counts)
+    noise = [parts for run in runs if (parts := cut_want.parts(run, opened)) is not None]
     if len(noise) < _FEWEST_RUNS:
         return Excess(0.0, "")
-    own = parts(nearest, want)
+    own = cut_want.parts(nearest, want)
+    assert own is not None  # all that counts is finite
     floor = _FLOOR_EPS * TOLERANCES["float32"].epsilon * float(np.abs(want).max(initial=0.0))
     found = [Excess(0.0, "")]
-    for index, cut in enumerate(cuts):
-        sizes, moved = np.sqrt(cut.products(want, want)), [each[index] for each in noise]
-        found += _judged(cut, own[index], moved, sizes, floor * cut.count**0.5 + _TINY)
+    for index, cut in enumerate(cut_want.cuts):
+        moved, rest = [each[index] for each in noise], floor * cut.count**0.5 + _TINY
+        found += _judged(cut, own[index], moved, cut_want.sizes[index], rest)
     return max(found, key=lambda each: each.ratio)
+
+
+class _CutValue:
+    """A value, and how differences of its size are cut."""
+
+    def __init__(self, want: np.ndarray, counts: np.ndarray) -> None:
+        """Cut the value itself.
+
+        Args:
+            want: In float64.
+            counts: Which elements count; the value is 0 at the others.
+        """
+        self._leading = want.shape[:-1]
+        self._shape = (math.prod(self._leading), want.shape[-1] if want.ndim else 1)
+        self._want = want.reshape(self._shape)
+        self._others = None if counts.all() else ~counts.reshape(self._shape)
+        self.cuts = _cuts(want.shape)
+        sums = _Sums(self._shape)
+        for block in self._blocks():
+            sums.add(block, self._want[block], self._want[block])
+        self.sizes = [np.sqrt(each) for each in sums.by(self.cuts, self._leading)]
+        """Norms of the value's slices, by cut."""
+
+    def parts(self, left: np.ndarray | RunRows, right: np.ndarray) -> list[_Part] | None:
+        """Return the difference of two, cut; None if the left one is not finite where it counts.
+
+        The differences have eight bytes for each element, so that a few rows at a time are made.
+        """
+        if isinstance(left, np.ndarray | np.generic):  # numpy makes numbers of no axes the latter
+            left = np.reshape(left, self._shape)
+        right = np.reshape(right, self._shape)
+        squares, along = _Sums(self._shape), _Sums(self._shape)
+        for block in self._blocks():
+            error = np.subtract(left[block], right[block], dtype=np.float64)
+            if self._others is not None:
+                error[self._others[block]] = 0.0
+            if not np.isfinite(error).all():
+                return None
+            squares.add(block, error, error)
+            along.add(block, error, self._want[block])
+        return [
+            _Part(np.sqrt(square), np.abs(_over(product, size)))
+            for square, product, size in zip(
+                squares.by(self.cuts, self._leading),
+                along.by(self.cuts, self._leading),
+                self.sizes,
+                strict=True,
+            )
+        ]
+
+    def _blocks(self) -> Iterator[slice]:
+        rows, length = self._shape
+        step = max(1, _BLOCK // max(1, length))
+        return (slice(at, at + step) for at in range(0, rows, step))
+
+
+class _Sums:
+    """Products of two arrays [rows, n], summed over each axis."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self._rows, self._columns = np.zeros(shape[0]), np.zeros(shape[1])
+
+    def add(self, block: slice, left: np.ndarray, right: np.ndarray) -> None:
+        """Add some rows."""
+        self._rows[block] = np.einsum("ij,ij->i", left, right)
+        self._columns += np.einsum("ij,ij->j", left, right)
+
+    def by(self, cuts: Iterable[_Slices], leading: tuple[int, ...]) -> list[np.ndarray]:
+        """Return the sums of all slices of each cut; `leading` has the axes of the rows."""
+        return [cut.sums(self._rows.reshape(leading), self._columns) for cut in cuts]
+
+
+def _over(products: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Divide; what has no size gives 0."""
+    return np.asarray(np.divide(products, sizes, out=np.zeros_like(sizes), where=sizes > 0))
 
 
 def _cuts(shape: tuple[int, ...]) -> list[_Slices]:
     count = int(np.prod(shape))
     axes = [axis for axis, length in enumerate(shape) if 1 < length < count]
     return [_Slices(None, count), *(_Slices(axis, count // shape[axis]) for axis in axes)]
-
-
-def _part(cut: _Slices, error: np.ndarray, want: np.ndarray) -> _Part:
-    sizes = np.sqrt(cut.products(want, want))
-    products = cut.products(error, want)
-    along = np.divide(products, sizes, out=np.zeros_like(sizes), where=sizes > 0)
-    return _Part(np.sqrt(cut.products(error, error)), np.abs(along))
 
 
 def _judged(
@@ -147,7 +227,7 @@ def _judged(
     chance = max(1.0, float((moved / (others + rest)).max()))
     # Numbers that are chosen for the smallest error are smaller than the weights, by the square of
     # the relative error.
-    shrunk = np.divide(np.square(own.norms), sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    shrunk = _over(np.square(own.norms), sizes)
     share = float(np.sqrt(parts.sum() / max(float(squares.sum()), _TINY)))
     scaled = np.maximum(np.sqrt(parts.mean(axis=0)), share * usual)
     rare = max(_LEAST_CHANCE, float((along / (scaled + rest)).max()))

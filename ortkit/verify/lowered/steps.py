@@ -20,8 +20,8 @@ from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.lowered.quantization_error import excess
 from ortkit.verify.lowered.unrounded_ops import FLOAT8, unround
-from ortkit.verify.perturbation import RUNS, perturb
-from ortkit.verify.perturbed_runs import read_runs
+from ortkit.verify.perturbed.perturbation import RUNS, perturb
+from ortkit.verify.perturbed.runs import read_runs
 from ortkit.verify.steps import captured, prune
 from ortkit.verify.tolerances import TOLERANCES
 

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ortkit.graph.constants import constant_array, constant_tensor, is_constant
 from ortkit.graph.walk import names_in, take_name
 from ortkit.operators import where
-from ortkit.verify.perturbation import uniform_nodes
+from ortkit.verify.perturbed.perturbation import uniform_nodes
 
 _FLOAT = ir.DataType.FLOAT
 #: Operators that move numbers and compute none. All inputs of Concat are data, else the first.

@@ -4,13 +4,17 @@ A copy of the model multiplies every float value with 1 + r, with another random
 and each run. The spread of a few runs around the exact one is what any other order of the same
 computation may move. Elements that choose or round otherwise in some run are near ties.
 
+Drawing is most of the time of a run: 4.4 ns an element, where a product takes 0.3 (onnxruntime
+1.31.1, 2026-11). So a run draws `_POOL` numbers once. Each value reads them from another place,
+and as often as it is larger.
+
 Integral numbers are not perturbed where they come of exact arithmetic alone: masks of 0 and 1,
 counts and positions. Nor are halves of inputs: a 0.5 that is rounded is no near tie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -37,7 +41,7 @@ Epsilon = Callable[[ir.Value], float]
 """The epsilon of the type that a value is rounded to."""
 
 
-def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> None:
+def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0, first: int = 0) -> None:
     """Let all consumers of each float value read it perturbed, in place.
 
     Args:
@@ -46,17 +50,18 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
             Before opset 9, which has the nodes that are needed, nothing is perturbed.
         epsilon: How exact values are, by value; those with 0 are not perturbed.
         quantized: The least epsilon of values that a consumer rounds to 8 bits or fewer.
+        first: How many runs were made before, whose numbers are not drawn again.
     """
     if model.opset_imports.get("", 0) < _SELECTS_FROM:
         return
-    shapes, names = Shapes.infer(model), names_in(model)
+    shapes, factors = Shapes.infer(model), _Factors(model, first)
     values = [value for value in model.graph.inputs if not value.is_initializer()]
     values += [value for node in control_nodes_below(model.graph) for value in node.outputs]
     exact = _exact_values(model, values)
     for value in _combined(model):
         if epsilon(value):
             part = ROUNDINGS * min(epsilon(value), _WITHIN)
-            _perturb(model, value, ir.DataType.FLOAT, part, names)
+            _perturb(factors, value, _WIDE, part)
     for value in values:
         dtype = shapes.dtype(value)
         if dtype in _DRAWN and value.uses():
@@ -65,7 +70,7 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
                 continue
             has_halves = value in exact and _is_input(value) and not _is_quantized(value)
             kept = 2.0 if has_halves else float(value in exact)
-            _perturb(model, value, dtype, ROUNDINGS * unit, names, kept)
+            _perturb(factors, value, dtype, ROUNDINGS * unit, kept)
 
 
 def _combined(model: ir.Model) -> list[ir.Value]:
@@ -116,7 +121,10 @@ def _is_quantized(value: ir.Value) -> bool:
 
 
 def perturb_constants(
-    model: ir.Model, constants: Mapping[str, tuple[float, np.ndarray | None]]
+    model: ir.Model,
+    constants: Mapping[str, tuple[float, np.ndarray | None]],
+    *,
+    first: int = 0,
 ) -> None:
     """Let all consumers of float32 constants of the main graph read them perturbed, in place.
 
@@ -124,15 +132,16 @@ def perturb_constants(
         model: Its functions are inlined.
         constants: By name, the epsilon of the type that their numbers were rounded to, and which
             were, bool like the constant; None for all.
+        first: As for `perturb`.
     """
-    names = names_in(model)
+    factors = _Factors(model, first)
     made = {value.name: value for node in model.graph for value in node.outputs}
     for name, (epsilon, rounded) in constants.items():
         value = model.graph.initializers.get(name, made.get(name))
         if value is not None and value.uses():
             # A number is off by half an epsilon at most.
             part = ROUNDINGS * epsilon / 2
-            _perturb(model, value, ir.DataType.FLOAT, part, names, kept=1.0, moved=rounded)
+            _perturb(factors, value, _WIDE, part, kept=1.0, moved=rounded)
 
 
 #: The first opset with Where, which keeps integral numbers as they are.
@@ -144,75 +153,164 @@ _EXACT = where(exact=True) | {"Add", "Cast", "Constant", "ConstantOfShape", "Mul
 #: ONNX Runtime's integer kernels give numbers that are a step apart from the standard's. With
 #: `ROUNDINGS` this is half a step at the end of the range of 8 bits.
 STEP = 2.0**-10
+_WIDE = ir.DataType.FLOAT
 #: Types that ONNX Runtime draws random numbers of.
-_DRAWN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+_DRAWN = frozenset({_WIDE, ir.DataType.DOUBLE})
+#: Seeds are whole numbers in float32. Those of later runs are this far from those of earlier ones.
+_SEEDS, _SEEDS_APART = 1 << 24, 99_991
+#: A prime: numbers that repeat after it do not line up with the axes of a value.
+_POOL = 99_991
+#: Where values start to read the pool: in its first half, far from the start of the one before.
+_STARTS, _STARTS_APART = _POOL // 2, 30_901
+#: The first opset whose Reshape takes a size of 0, which values have that read the pool.
+_POOL_FROM = 14
+
+
+class _Factors:
+    """Makes the factors 1 + r of a model's values.
+
+    Values of the main graph read a pool of random numbers. Those of bodies draw their own, so that
+    each trip of a loop has others.
+    """
+
+    def __init__(self, model: ir.Model, first: int) -> None:
+        """Say of what.
+
+        Args:
+            model: Changed in place.
+            first: How many runs were made before, whose numbers are not drawn again.
+        """
+        self.names = names_in(model)
+        self._model = model
+        self._start = next(iter(model.graph), None)
+        self._first = first
+        self._count = 0
+        self._pools: dict[tuple[ir.DataType, float], ir.Value] = {}
+        self._opset = model.opset_imports.get("", 0)
+
+    def of(self, value: ir.Value, dtype: ir.DataType, part: float) -> list[ir.Node]:
+        """Return nodes that make the factors of a value, by the last of them.
+
+        Args:
+            value: Of the model.
+            dtype: Its type.
+            part: The largest part of a number that it is moved by.
+        """
+        node = value.producer()
+        if self._opset < _POOL_FROM or (node is not None and node.graph is not self._model.graph):
+            return _drawn(self._opset, value, dtype, part, self._seed())
+        return self._read(value, self._pool(dtype, part))
+
+    def _pool(self, dtype: ir.DataType, part: float) -> ir.Value:
+        """Return numbers 1 + r, [`_POOL`], drawn again in each run."""
+        if (dtype, part) not in self._pools:
+            size = _constant(np.array([_POOL]))
+            one = ir.tensor(np.ones(1, dtype.numpy()))
+            ones = ir.node("ConstantOfShape", size.outputs, {"value": one})
+            drawn = _drawn(self._opset, ones.outputs[0], dtype, part, self._seed())
+            self.insert([size, ones, *drawn], None, "pool")
+            self._pools[dtype, part] = drawn[-1].outputs[0]
+        return self._pools[dtype, part]
+
+    def _read(self, value: ir.Value, pool: ir.Value) -> list[ir.Node]:
+        """Return nodes that read as many numbers as a value has, in its shape."""
+        self._count += 1
+        start = self._count * _STARTS_APART % _STARTS
+        one, begin, end = (_constant(np.array([n], np.int64)) for n in (1, start, start + 1))
+        shape, size = ir.node("Shape", [value]), ir.node("Size", [value])
+        count = ir.node("Reshape", [size.outputs[0], one.outputs[0]])
+        # One number more than are needed, so that there is one; at most to the end of the pool.
+        until = ir.node("Add", [count.outputs[0], end.outputs[0]])
+        piece = ir.node("Slice", [pool, begin.outputs[0], until.outputs[0]])
+        length = ir.node("Shape", piece.outputs)
+        more = ir.node("Div", [count.outputs[0], length.outputs[0]])
+        times = ir.node("Add", [more.outputs[0], one.outputs[0]])
+        repeated = ir.node("Tile", [piece.outputs[0], times.outputs[0]])
+        zero = _constant(np.array([0], np.int64))
+        whole = ir.node("Slice", [repeated.outputs[0], zero.outputs[0], count.outputs[0]])
+        factor = ir.node("Reshape", [whole.outputs[0], shape.outputs[0]], {"allowzero": 1})
+        return [
+            one, begin, end, shape, size, count, until, piece, length, more, times, repeated, zero,
+            whole, factor,
+        ]  # fmt: skip
+
+    def insert(self, nodes: Sequence[ir.Node], after: ir.Node | None, like: str) -> None:
+        """Add nodes to the model, with names of their own for their results.
+
+        Args:
+            nodes: In order.
+            after: The node that they follow; None: those of the model follow them.
+            like: What the names begin with.
+        """
+        for node in nodes:
+            node.outputs[0].name = take_name(self.names, f"{like}/perturbed")
+        if after is None:
+            assert self._start is not None
+            self._model.graph.insert_before(self._start, nodes)
+        else:
+            assert after.graph is not None
+            after.graph.insert_after(after, nodes)
+
+    def _seed(self) -> float:
+        return float((len(self.names) + self._first * _SEEDS_APART) % _SEEDS)
 
 
 def _perturb(
-    model: ir.Model,
+    factors: _Factors,
     value: ir.Value,
     dtype: ir.DataType,
     part: float,
-    names: set[str],
     kept: float = 0.0,
     moved: np.ndarray | None = None,
 ) -> None:
     """Perturb a value.
 
     Args:
-        model: Changed in place.
+        factors: Of its model, which is changed in place.
         value: Of the model.
         dtype: Its type.
         part: The largest part of a number that it is moved by.
-        names: All names of the model.
         kept: Numbers that are integral times this one stay as they are; 0: none does.
         moved: Which elements are moved, bool like the value; None for all.
     """
     readers = [use for use in value.uses() if not _sets_size(use.node, use.idx)]
-    new_nodes = _factors(model, value, dtype, part, float(len(names)))
+    new_nodes = factors.of(value, dtype, part)
     product = ir.node("Mul", [value, new_nodes[-1].outputs[0]])
     new_nodes.append(product)
     if kept:
-        times = ir.node("Constant", [], {"value": ir.tensor(np.array(kept, dtype.numpy()))})
+        times = _constant(np.array(kept, dtype.numpy()))
         scaled = ir.node("Mul", [value, times.outputs[0]])
         whole = ir.node("Floor", scaled.outputs)
         is_whole = ir.node("Equal", [scaled.outputs[0], whole.outputs[0]])
         chosen = ir.node("Where", [is_whole.outputs[0], value, product.outputs[0]])
         new_nodes += [times, scaled, whole, is_whole, chosen]
     if moved is not None:
-        mask = ir.node("Constant", [], {"value": ir.tensor(moved)})
+        mask = _constant(moved)
         chosen = ir.node("Where", [mask.outputs[0], new_nodes[-1].outputs[0], value])
         new_nodes += [mask, chosen]
-    for new in new_nodes:
-        new.outputs[0].name = take_name(names, f"{value.name}/perturbed")
-    node = value.producer()
-    if node is None:
-        model.graph.insert_before(model.graph[0], new_nodes)
-    else:
-        assert node.graph is not None
-        node.graph.insert_after(node, new_nodes)
+    factors.insert(new_nodes, value.producer(), value.name or "")
     for use in readers:
         use.node.replace_input_with(use.idx, new_nodes[-1].outputs[0])
 
 
-def _factors(
-    model: ir.Model, value: ir.Value, dtype: ir.DataType, part: float, seed: float
+def _constant(array: np.ndarray) -> ir.Node:
+    return ir.node("Constant", [], {"value": ir.tensor(array)})
+
+
+def _drawn(
+    opset: int, value: ir.Value, dtype: ir.DataType, part: float, seed: float
 ) -> list[ir.Node]:
     """Return nodes that draw 1 + r for each element of a value, by the last of them.
 
     ONNX Runtime has no kernel for RandomUniformLike of opset 22 and later (1.31.1). There a
     Dropout of half of many ones draws the signs.
     """
-    if model.opset_imports.get("", 0) < _NO_UNIFORM_FROM:
+    if opset < _NO_UNIFORM_FROM:
         attributes = {"dtype": int(dtype), "low": 1.0 - part, "high": 1.0 + part, "seed": seed}
         return [ir.node("RandomUniformLike", [value], attributes)]
     kind = dtype.numpy()
-
-    def constant(array: np.ndarray) -> ir.Node:
-        return ir.node("Constant", [], {"value": ir.tensor(array)})
-
-    half, training = constant(np.array(0.5, kind)), constant(np.array(True))
-    least, width = constant(np.array(1 - part, kind)), constant(np.array(part, kind))
+    half, training = _constant(np.array(0.5, kind)), _constant(np.array(True))
+    least, width = _constant(np.array(1 - part, kind)), _constant(np.array(part, kind))
     shape = ir.node("Shape", [value])
     ones = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.ones(1, kind))})
     inputs = [ones.outputs[0], half.outputs[0], training.outputs[0]]
@@ -227,8 +325,9 @@ def uniform_nodes(model: ir.Model, value: ir.Value, seed: float) -> list[ir.Node
 
     Its variance is a twelfth in every opset.
     """
-    is_uniform = model.opset_imports.get("", 0) < _NO_UNIFORM_FROM
-    return _factors(model, value, ir.DataType.FLOAT, 0.5 if is_uniform else 12**-0.5, seed)
+    opset = model.opset_imports.get("", 0)
+    part = 0.5 if opset < _NO_UNIFORM_FROM else 12**-0.5
+    return _drawn(opset, value, ir.DataType.FLOAT, part, seed)
 
 
 def _sets_size(node: ir.Node, index: int) -> bool:

@@ -1,1 +1,0 @@
-"""The examples' kernels in TIR, each imported where it is compiled."""

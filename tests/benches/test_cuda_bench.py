@@ -1,0 +1,73 @@
+"""`scripts/bench cuda`: the products of a model, and what the table says of rows and limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from scripts.benches.cuda import _export, _print_models, wrong
+from scripts.benches.cuda_limits import Product, products_of
+from scripts.benches.cuda_models import names
+
+_MODEL = """<ir_version: 10, opset_import: ["" : 20]>
+g (float16[batch, 12, 2] x) => (float16[m, 3] z)
+<float16[2, 1] a = {1, 2}, float16[2, 3] b = {1, 2, 3, 4, 5, 6}, float16[3, 1] c = {1, 2, 3},
+ int64[2] flat = {-1, 1}> {
+  p = MatMul(x, a) q = MatMul(x, b) s = Add(p, q) t = Transpose<perm = [0, 2, 1]>(q)
+  r = MatMul(s, t) f = Reshape(p, flat) z = Gemm<transB = 1>(f, c)
+}"""
+
+
+def test_products_that_read_one_tensor_are_one() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(_MODEL))
+    found = products_of(model, {"batch": 5})
+    assert found == {Product(60, 2, 4): 1, Product(60, 1, 3): 1}
+    assert Product(60, 2, 4).operations == 960
+    assert products_of(model, {}) == {}
+
+
+def test_rows_have_the_limit_of_their_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    ways = ("plain", "plain graph", "ortkit", "ortkit graph")
+    row = {
+        "model": "m", "batch": 8, "operations": 494_500_000_000,
+        "optimize": {"seconds": 3.0}, "errors": {"ortkit graph": 1e-3, "plain": 2e-3},
+        "milliseconds": {name: [2.0, 1.0, 3.0] for name in ways},
+        "plain graph: device": {"microseconds": 4000.0},
+        "ortkit graph: device": {"microseconds": 1000.0},
+        "products: device": {"microseconds": 812.0},
+    }  # fmt: skip
+    _print_models([row, {**row, "model": "m, dynamic"}], "NVIDIA H200")
+    lines = capsys.readouterr().out.splitlines()
+    (header,) = (line for line in lines if "cuBLASLt's products" in line)
+    assert header.count("% of peak") == 3
+    rows = [line.split() for line in lines if line.strip().startswith("m") and "0.81" in line]
+    assert len(rows) == 2  # named sizes have the limit of the same sizes, fixed
+    assert round(float(rows[0][-2])) == 50  # of 989 TFLOP/s
+
+
+def test_a_way_that_computes_something_else_is_not_measured() -> None:
+    assert wrong({"plain": 1.4e-3, "ortkit": 2e-3, "ortkit graph": 2e-3}) == ""
+    assert wrong({"plain": 0.04, "ortkit": 0.035}) == ""
+    assert wrong({"plain": 1e-3, "ortkit": 1.0}) == "ortkit is off by 1.0e+00 of the norm"
+    assert "nan" in wrong({"plain": 1e-3, "ortkit": float("nan")})
+
+
+def test_an_export_is_whole_when_it_is_there(tmp_path: Path) -> None:
+    class Exported:
+        def export(self, path: Path) -> None:
+            assert not (tmp_path / "m.onnx").exists()
+            path.write_text("model")
+            path.with_name("m.onnx.data").write_text("weights")
+
+    one: Any = Exported()
+    _export(one, tmp_path / "m.onnx")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+
+
+def test_models_are_chosen_by_an_expression() -> None:
+    assert names("bert|resnet") == ["bert-base, 512 tokens", "resnet50"]
+    assert len(names("")) > len(names("net"))
