@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import tempfile
@@ -40,6 +41,9 @@ _BRIEF = {
     "ortkit.trial.trial._MOST_TIMING_SECONDS": 0.5,
     "ortkit.trial.trial._MOST_PROFILE_SECONDS": 0.3,
 }
+#: Processor time for the sizes of kernels that are not required, and for those of one kernel that
+#: is interpreted, with when it is given up; see `ortkit.verify.kernels.check`.
+_CHECK_SECONDS, _INTERPRETED_SECONDS = 0.25, (0.05, 6.0)
 #: Of a verification, which ends early on a busy machine and says so: none of the tests is to.
 _VERIFY_SECONDS = 600.0
 #: A collection looks at all that was imported, which is more here than elsewhere: fewer of them.
@@ -69,9 +73,12 @@ def verify_seconds() -> Iterator[float]:
     Tests hold what is said of a measurement, not how exact it is. Yields how long users' last.
     """
     from ortkit.verify import limits
+    from ortkit.verify.kernels import check
 
     usual = limits.SECONDS
     with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(check.SECONDS, "quick", _CHECK_SECONDS)  # type: ignore[arg-type]
+        patch.setitem(check._INTERPRETED, "quick", _INTERPRETED_SECONDS)  # type: ignore[arg-type]
         for name, seconds in _BRIEF.items():
             patch.setattr(name, seconds)
         patch.setattr(limits, "SECONDS", _VERIFY_SECONDS)
@@ -95,9 +102,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the cases of sampled tests that are not drawn."""
     if config.getoption("--every-case") or any("::" in each for each in config.args):
         return  # who names a test gets all of it
-    left_out = cases_left_out(items, config.getoption("--sample-seed"))
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    left_out = set(cases_left_out(items, config.getoption("--sample-seed")))
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -109,6 +116,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.enable()
         gc.set_threshold(*_COLLECTOR)
+
+
+def pytest_sessionfinish() -> None:
+    """Keep pytest from collecting garbage five times at the end, which nobody reads."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,9 +12,11 @@ from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, needed, refusals
 
 from ..tvm.tile.registers import VECTOR
-from .attention_cpu import MOST_WIDTH, AttentionForm, Heads
+from .attention_cpu import AttentionForm, Heads
 from .body import Body, integer
 
+# Wider heads would need more scratch than a thread's stack should hold: 133 KB for these.
+_MOST_WIDTH = 256
 # Rotated columns are computed in vectors of this many.
 _ROTATED = 8
 # Attributes that are read; any other has to be as these say: what it does by default.
@@ -38,19 +40,22 @@ _OPTIONAL = ("qk_norm_epsilon",)
 
 @dataclass(frozen=True)
 class Rotation:
-    """Tables of a rotary embedding whose halves lie one after the other.
+    """Tables of a rotary embedding.
 
     Args:
         cos: The input float32 [positions, half].
         sin: Likewise.
         positions: How many there are.
         half: Half of the columns that are rotated; the others stay.
+        is_interleaved: Whether neighbouring columns are rotated with each other, instead of those
+            that lie `half` apart.
     """
 
     cos: int
     sin: int
     positions: Extent
     half: int
+    is_interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,6 @@ def _misfit(body: Body, node: onnx.NodeProto) -> Refused | None:
             continue
         if value not in _DEFAULTS.get(attribute.name, ()):
             return Refused(f"attention with attribute {attribute.name!r}")
-    if integer(node, "rotary_interleaved", 0):
-        return Refused("attention with neighbouring columns rotated")
     names = {name for name in (*node.input[:5], *node.input[7:9]) if name}
     specs = [body.signature.inputs[body.inputs[name]] for name in names if name in body.inputs]
     if any(spec.dtype != "float32" for spec in (*specs, *body.signature.outputs)):
@@ -159,9 +162,9 @@ def _rows(
     if len(first) != 3 or not isinstance(first[2], int) or first[2] % parts:
         return Refused("attention of columns that are no whole heads")
     width, pitch = first[2] // parts, first[2]
-    if width % VECTOR or not 0 < width <= MOST_WIDTH:
+    if width % VECTOR or not 0 < width <= _MOST_WIDTH:
         return Refused(
-            f"attention of heads of {width}, no multiple of {VECTOR} up to {MOST_WIDTH}"
+            f"attention of heads of {width}, no multiple of {VECTOR} up to {_MOST_WIDTH}"
         )
     batch, length = extent_of(first[0]), extent_of(first[1])
     if is_packed:
@@ -211,4 +214,5 @@ def _rotation(body: Body, node: onnx.NodeProto, width: int) -> Rotation | Refuse
         return Refused("attention with tables of angles of unknown size")
     if half % _ROTATED or not 0 < 2 * half <= width:
         return Refused(f"attention that rotates {2 * half} columns of {width}")
-    return Rotation(cos, sin, extent_of(shape[0]), half)
+    is_interleaved = integer(node, "rotary_interleaved", 0) == 1
+    return Rotation(cos, sin, extent_of(shape[0]), half, is_interleaved)

@@ -16,7 +16,7 @@ OPS = frozenset({"Conv", "Gemm", "MatMul"})
 FLOATS = frozenset({"float32", "float16"})
 _STANDARD = ("", "ai.onnx")
 #: What a weight may go through on its way to the node and still be one.
-_CARRYING = where(keeps_all=True) | {"Cast"}
+_TRANSPARENT = where(keeps_all=True) | {"Cast"}
 _DEPTH = 8
 
 
@@ -122,7 +122,7 @@ def _is_weight(value: ir.Value, depth: int = _DEPTH) -> bool:
         return False
     if node.op_type == "Constant":
         return True
-    if node.op_type not in _CARRYING:
+    if node.op_type not in _TRANSPARENT:
         return False
     return all(_is_weight(one, depth - 1) for one in node.inputs if one is not None)
 

@@ -165,7 +165,7 @@ class _Bisection:
         self.optimizers = self._optimizers(trying)
         wrong = trying.without(())
         if wrong.is_bad:
-            return self._guilty(trying, wrong)
+            return self._with_wrong_results(trying, wrong)
         return self._slow(trying)
 
     def _optimizers(self, trying: Trying) -> tuple[Optimizer, ...]:
@@ -192,7 +192,7 @@ class _Bisection:
 
     # ---- results ---------------------------------------------------------------------------
 
-    def _guilty(self, trying: Trying, wrong: Tried) -> OptimizerReport:
+    def _with_wrong_results(self, trying: Trying, wrong: Tried) -> OptimizerReport:
         order = [one.name for one in self.optimizers if one.can_be_disabled]
         self.options.progress(f"search {len(order)} optimizers")
         if trying.is_bad(order):
@@ -233,12 +233,12 @@ class _Bisection:
         if not rules or trying.is_bad([*others, *rules]):
             self.notes.append(f"no rule of {group} alone is to blame")
             return [*order], found, dict(groups)
-        guilty = culprits(rules, trying.is_bad, others)
+        blamed = culprits(rules, trying.is_bad, others)
         named = [rule for rule in rules if rule not in order]
         return (
             [*order[:at], *named, *order[at + 1 :]],
-            (*others, *guilty),
-            {**groups, **dict.fromkeys(guilty, group)},
+            (*others, *blamed),
+            {**groups, **dict.fromkeys(blamed, group)},
         )
 
     def _words(self, trying: Trying) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from ortkit.upgrades.trying import Trying
 
 #: Optimizers that are confirmed after each other; each costs some seconds.
 _MAX_FOUND = 3
-#: Sessions that are timed together.
-_MAX_TOGETHER = 12
+#: Sessions that are timed in one interleaved run.
+_MAX_INTERLEAVED = 12
 
 
 class SlowSearch:
@@ -84,8 +84,8 @@ class SlowSearch:
     def _best(self, names: Sequence[str], off: Sequence[str]) -> str | None:
         """Return the optimizer without which the model is fastest, if it is faster at all."""
         best: tuple[float, str] | None = None
-        for begin in range(0, len(names), _MAX_TOGETHER):
-            part = names[begin : begin + _MAX_TOGETHER]
+        for begin in range(0, len(names), _MAX_INTERLEAVED):
+            part = names[begin : begin + _MAX_INTERLEAVED]
             self.progress(f"time {len(part)} sessions, each without one optimizer")
             gains = self._gains(off, [[*off, name] for name in part])
             for name, gain in zip(part, gains, strict=True):

@@ -67,7 +67,7 @@ class Trying:
         """Judge a session with these optimizers off; each one is made once."""
         key = level or self.level, frozenset(names)
         if key not in self._known:
-            self._known[key] = self._judged(*self._probed(self.planned(names, level)))
+            self._known[key] = self._compared(*self._probed(self.planned(names, level)))
         return self._known[key]
 
     def is_bad(self, names: Collection[str]) -> bool:
@@ -79,7 +79,7 @@ class Trying:
         self._end()
         config = {**self.plan.settings.config, OPTION: ";".join(names)}
         plan = replace(self.plan, settings=replace(self.plan.settings, config=config))
-        return self._judged(*self._probed(plan))
+        return self._compared(*self._probed(plan))
 
     def applied(self, level: str = "", names: Collection[str] = ()) -> tuple[Applied, ...]:
         """Return the optimizers that run at a level with these off, as ONNX Runtime logs them."""
@@ -110,7 +110,7 @@ class Trying:
             return Probed("run", f"the process {answer}"), place
         return answer, place
 
-    def _judged(self, probed: Probed, place: Path) -> Tried:
+    def _compared(self, probed: Probed, place: Path) -> Tried:
         try:
             if probed.at != "done":
                 return Tried("fails", probed.problem)

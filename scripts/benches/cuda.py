@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,8 @@ _ENDS = (".onnx", ".opt.onnx", ".optimize.json")
 _PARTS = ("plain graph", "ortkit graph", "torch.compile")
 #: Runs of a turn at most: the host needs some after another way has run. Milliseconds of a turn.
 _EACH, _TURN = 15, 40.0
+#: What other orders of the same computation may be off by, in errors of the model as exported.
+_OFF, _LEAST_OFF = 4.0, 1e-3
 #: Operations a second in half precision that NVIDIA states, by a part of the device's name.
 _PEAKS = {"H100": 989e12, "H200": 989e12}
 
@@ -169,9 +171,18 @@ def _exported(
     path, optimized, noted = (_stem(one, folder).with_suffix(end) for end in _ENDS)
     if not noted.exists():
         if not path.exists():
-            one.export(path)
+            _export(one, path)
         noted.write_text(json.dumps(_optimize(path, optimized, options)), encoding="utf-8")
     return path, optimized, json.loads(noted.read_text(encoding="utf-8"))
+
+
+def _export(one: Architecture, path: Path) -> None:
+    """Write a model that is whole as soon as it is there: others may prepare the same one."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        one.export(Path(folder) / path.name)
+        # The model names its data file, so that it comes last.
+        for made in sorted(Path(folder).iterdir(), key=lambda each: each.name == path.name):
+            made.replace(path.with_name(made.name))
 
 
 def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -201,6 +212,8 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             calls[name] = bound.run
             errors[name] = _error(torch.from_dlpack(bound.outputs["y"]), expected)
             row[f"{name}: notes"] = list(session.notes)
+        if problem := wrong(errors):
+            raise ValueError(problem)
         if not one.is_dynamic:
             calls["torch"] = synchronized(lambda: one.module(one.example))
         started = time.perf_counter()
@@ -294,6 +307,17 @@ def _run_bound(session: Any, io: Any, held: tuple[Any, ...]) -> object:  # noqa:
 def _error(value: Any, expected: Any) -> float:
     reference = expected.float()
     return float((value.float() - reference).norm() / reference.norm())
+
+
+def wrong(errors: Mapping[str, float]) -> str:
+    """Say which way is off by much more than the model as exported; empty if none is.
+
+    Args:
+        errors: Of each way, the norm of its error over that of torch's result.
+    """
+    most = _OFF * errors["plain"] + _LEAST_OFF
+    off = [name for name, error in errors.items() if not error <= most]
+    return ", ".join(f"{name} is off by {errors[name]:.1e} of the norm" for name in off)
 
 
 def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from scripts.benches.cuda import _print_models
+from scripts.benches.cuda import _export, _print_models, wrong
 from scripts.benches.cuda_limits import Product, products_of
 from scripts.benches.cuda_models import names
 
@@ -44,6 +47,25 @@ def test_rows_have_the_limit_of_their_sizes(capsys: pytest.CaptureFixture[str]) 
     rows = [line.split() for line in lines if line.strip().startswith("m") and "0.81" in line]
     assert len(rows) == 2  # named sizes have the limit of the same sizes, fixed
     assert round(float(rows[0][-2])) == 50  # of 989 TFLOP/s
+
+
+def test_a_way_that_computes_something_else_is_not_measured() -> None:
+    assert wrong({"plain": 1.4e-3, "ortkit": 2e-3, "ortkit graph": 2e-3}) == ""
+    assert wrong({"plain": 0.04, "ortkit": 0.035}) == ""
+    assert wrong({"plain": 1e-3, "ortkit": 1.0}) == "ortkit is off by 1.0e+00 of the norm"
+    assert "nan" in wrong({"plain": 1e-3, "ortkit": float("nan")})
+
+
+def test_an_export_is_whole_when_it_is_there(tmp_path: Path) -> None:
+    class Exported:
+        def export(self, path: Path) -> None:
+            assert not (tmp_path / "m.onnx").exists()
+            path.write_text("model")
+            path.with_name("m.onnx.data").write_text("weights")
+
+    one: Any = Exported()
+    _export(one, tmp_path / "m.onnx")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
 
 
 def test_models_are_chosen_by_an_expression() -> None:

@@ -115,7 +115,7 @@ g (float[2] x) => (float[a, b, c] y)
 <int64[3] s = {2147483648, 1073741824, 2}> { z = ConstantOfShape(s) y = Add(z, x) }"""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", ["run", "profile", "memory", "compare", "optimize", "verify"])
 def test_the_runtime_prints_nothing_of_its_own(command: str, tmp_path: Path) -> None:
     """A size that overflows: ONNX Runtime says so through its default logger, in colours."""

@@ -48,8 +48,9 @@ def test_an_interrupt_reaches_the_command(tmp_path: Path) -> None:
     code = (
         "import pathlib\n"
         "def work():\n"
-        f"    pathlib.Path({str(tmp_path / 'up')!r}).touch()\n"
-        "    try: time.sleep(60)\n"
+        "    try:\n"
+        f"        pathlib.Path({str(tmp_path / 'up')!r}).write_text('1')\n"
+        "        time.sleep(300)\n"
         "    except KeyboardInterrupt: return 130\n"
         "sys.exit(supervised(work))"
     )
@@ -65,7 +66,7 @@ def test_the_command_ends_with_the_process_that_watches_it(number: int, tmp_path
         "import pathlib\n"
         "def work():\n"
         f"    pathlib.Path({str(tmp_path / 'up')!r}).write_text(str(os.getpid()))\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(300)\n"
         "sys.exit(supervised(work))"
     )
     with subprocess.Popen([sys.executable, "-c", _START + code]) as process:
@@ -77,11 +78,10 @@ def test_the_command_ends_with_the_process_that_watches_it(number: int, tmp_path
 
 
 def _until(path: Path) -> None:
-    for _ in range(600):
-        if path.exists() and (path.stat().st_size or path.name == "up"):
-            time.sleep(0.2)
+    for _ in range(1200):
+        if path.exists() and path.stat().st_size:
             return
-        time.sleep(0.1)
+        time.sleep(0.05)
     raise AssertionError("it did not start")
 
 

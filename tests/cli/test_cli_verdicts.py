@@ -112,7 +112,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("text", "flags", "code", "said", "is_written"), ENDS)
 def test_how_optimize_ends(
     call, tmp_path: Path, text: str, flags: tuple[str, ...], code: int, said: str, is_written: bool

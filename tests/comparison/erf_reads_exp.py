@@ -2,12 +2,12 @@
 
 import sys
 
-import onnx
+import wire
 
 reached: set[str] = set()
-for node in onnx.load(sys.argv[1]).graph.node:
-    is_reached = node.op_type == "Exp" or bool(reached & set(node.input))
-    reached.update(node.output if is_reached else ())
+for node in wire.nodes_of(wire.graph_of(sys.argv[1])):
+    is_reached = node.op_type == "Exp" or bool(reached & set(node.inputs))
+    reached.update(node.outputs if is_reached else ())
     if node.op_type == "Erf" and is_reached:
         sys.exit(0)
 sys.exit(1)

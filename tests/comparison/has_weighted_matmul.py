@@ -2,9 +2,9 @@
 
 import sys
 
-import onnx
+import wire
 
-model = onnx.load(sys.argv[1], load_external_data=False)
-weights = {one.name for one in model.graph.initializer if len(one.dims) == 2}
-products = [node for node in model.graph.node if node.op_type == "MatMul"]
-sys.exit(not any(node.input[1] in weights for node in products))
+graph = wire.graph_of(sys.argv[1])
+weights = {name for name, rank in wire.ranks_of(graph).items() if rank == 2}
+products = [node for node in wire.nodes_of(graph) if node.op_type == "MatMul"]
+sys.exit(not any(node.inputs[1] in weights for node in products))

@@ -59,7 +59,7 @@ def check(name: str, spelling: str, level: int, folder: Path) -> None:
             assert judged.equal, f"{'with' if beside else 'without'} library: {judged.reason}"
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("every_region")
 @pytest.mark.parametrize(("name", "spelling"), MODELS)
 def test_a_tiny_model(name: str, spelling: str, tmp_path: Path) -> None:

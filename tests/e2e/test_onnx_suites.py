@@ -90,7 +90,7 @@ def test_every_node_case(
 
 
 # Why not all run: operators of opset 6 and of training that ONNX Runtime lacks, and locales.
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("kind", "count", "runs"),
     [("simple", 23, 17), ("pytorch-converted", 82, 59), ("pytorch-operator", 35, 24)],
@@ -101,7 +101,7 @@ def test_stored_cases(kind: str, count: int, runs: int, tmp_path: Path) -> None:
     assert counts["run"] >= runs
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("index", range(9))
 def test_image_networks(index: int, tmp_path: Path) -> None:
     cases = light_cases()

@@ -81,7 +81,7 @@ def again(proto: onnx.ModelProto, folder: Path, options: OptimizeOptions) -> Non
         np.testing.assert_allclose(value, made[1][name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", QUICK)
 def test_kernels_are_there_again(name: str, tmp_path: Path) -> None:
     again(build(name, "tiny"), tmp_path, OptimizeOptions(samples=1))

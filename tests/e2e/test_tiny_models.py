@@ -38,7 +38,7 @@ def check(before: onnx.ModelProto, path: Path, options: OptimizeOptions) -> onnx
     return after
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "spelling"), MODELS)
 def test_a_tiny_model_at_one_level(name: str, spelling: str, tmp_path: Path) -> None:
     level = MODELS.index((name, spelling)) % 4
@@ -53,7 +53,7 @@ def test_a_tiny_model_at_every_level(name: str, spelling: str, level: int, tmp_p
     check(build(name, "tiny", spelling), tmp_path / "m.onnx", OptimizeOptions(level=level))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("spelling", spellings("bert"))
 def test_bert_with_kernels(spelling: str, tmp_path: Path) -> None:
     after = check(build("bert", "tiny", spelling), tmp_path / "m.onnx", OptimizeOptions(level=2))

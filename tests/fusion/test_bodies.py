@@ -67,6 +67,7 @@ def test_a_norm_of_half_precision_before_onnx_had_it(opset: int) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=2**-9 * np.abs(want).max())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", [2, 3])
 def test_a_norm_of_an_old_opset_in_a_kernel(level: int) -> None:
     """Without the library ONNX Runtime runs the body, and crashed where it held the norm."""

@@ -86,6 +86,7 @@ def test_what_cudnn_takes_is_left_to_it() -> None:
     assert emitted(onnx.parser.parse_model(RELU)) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_a_transformer_in_each_precision(precision: str) -> None:
     found = emitted(models.build("bert", "tiny", "ts"), precision=precision)
@@ -134,6 +135,7 @@ def test_a_bias_goes_back_where_its_region_is_denied() -> None:
     assert_biases_stay(net(ACTIVATED), replace(CUDA, denied=denied))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "nodes", ["c = Conv<group = 2>(x, w, b)  y = Relu(c)", RESIDUAL], ids=["", "sum"]
 )

@@ -139,7 +139,7 @@ def test_the_bias_of_a_result_of_the_model_stays(result: str, has_sum: bool) -> 
         assert ("Add" in kinds(scope.model)) == has_sum
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", MODELS)
 def test_any_regions_may_have_no_kernel(

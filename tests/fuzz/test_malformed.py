@@ -31,6 +31,7 @@ def faults(folder: Path, first: int, count: int, step: int) -> list[str]:
     return [fault for line in lines for fault in line]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(2))
 def test_some_malformed_models(part: int, tmp_path: Path) -> None:
     found = faults(tmp_path, part, 10, 2)

@@ -35,7 +35,7 @@ def test_there_are_pages_with_python_and_with_commands() -> None:
     assert sum(bool(blocks(page, "console")) for page in PAGES) > 3
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_shows_what_happens(
     page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

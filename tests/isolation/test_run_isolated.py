@@ -24,6 +24,8 @@ from ortkit.isolation.run import Imports, IsolatedObject, run_isolated, stream_i
 from ortkit.verify.child import SettingsJob, run_settings
 
 SECONDS = 60.0
+#: What a job that never ends is given: the first that it starts in, on a busy machine a later one.
+LIMITS = (1.0, 8.0, 60.0)
 JOBS = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -219,9 +221,12 @@ def test_what_takes_too_long_is_killed_with_what_it_started(
     imports: Imports, jobs: ModuleType, tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
-    found = run_isolated(jobs.hang, str(told), timeout_seconds=5.0, imports=imports)
-    assert found == TimedOut(5.0)
-    assert str(found) == "did not finish within 5 seconds"
+    for seconds in LIMITS:
+        found = run_isolated(jobs.hang, str(told), timeout_seconds=seconds, imports=imports)
+        assert found == TimedOut(seconds)
+        assert str(found) == f"did not finish within {seconds:g} seconds"
+        if told.is_file():
+            break
     running = [int(each) for each in told.read_text().split()]
     assert until(lambda: not any(map(is_running, running)))
     assert run_isolated(jobs.wait, 0, timeout_seconds=SECONDS) == 0
@@ -246,8 +251,12 @@ def test_what_a_stream_told_before_a_crash_is_there(imports: Imports, jobs: Modu
 
 
 def test_a_stream_has_one_time_for_all(jobs: ModuleType) -> None:
-    first, *rest = stream_isolated(jobs.count_slowly, 300.0, timeout_seconds=2.0)
-    assert rest == [TimedOut(2.0)]
+    for seconds in LIMITS:
+        *told, end = stream_isolated(jobs.count_slowly, 300.0, timeout_seconds=seconds)
+        assert end == TimedOut(seconds)
+        if told:
+            break
+    (first,) = told
     assert until(lambda: not is_running(first))
 
 
@@ -369,14 +378,17 @@ def test_threads_that_find_the_server_gone_start_one_other(jobs: ModuleType) -> 
 
 def test_a_forked_process_has_a_server_of_its_own(jobs: ModuleType, tmp_path: Path) -> None:
     assert run_isolated(jobs.wait, 0, timeout_seconds=SECONDS) == 0
-    process = multiprocessing.get_context("fork").Process(
-        target=run_isolated, args=(jobs.hang, str(tmp_path / "told")),
-        kwargs={"timeout_seconds": 2.0},
-    )  # fmt: skip
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
-    assert (tmp_path / "told").is_file()
+    told = tmp_path / "told"
+    for seconds in LIMITS:
+        process = multiprocessing.get_context("fork").Process(
+            target=run_isolated, args=(jobs.hang, str(told)), kwargs={"timeout_seconds": seconds}
+        )
+        process.start()
+        process.join(seconds + SECONDS)
+        assert process.exitcode == 0
+        if told.is_file():
+            break
+    assert told.is_file()
     assert run_isolated(jobs.wait, 0, timeout_seconds=SECONDS) == 0
 
 

@@ -1,4 +1,4 @@
-"""Kernels of one test session share a cache, so that equal regions are compiled once."""
+"""Equal regions are compiled once by all workers, and again only when their generator changes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from ortkit.kernels.build.library import LibraryBuild, build_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.targets.target import Target
 
+#: Kept between runs, as its keys name all that the code of a kernel depends on. Not the user's:
+#: tests may store what is wrong.
+_FOLDER = Path(__file__).parents[2] / "build" / "test-kernels"
+
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> KernelCache:
-    return KernelCache(tmp_path_factory.mktemp("kernels"))
+def cache() -> KernelCache:
+    return KernelCache(_FOLDER)
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def library(build: Build) -> LibraryBuild:
     return build(*(FORMS[name].signature for name in ASKED))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_size_is_as_accurate_as_onnx_runtime(name: str, build: Build) -> None:
     case = FORMS[name]
@@ -81,7 +81,7 @@ def test_every_size_is_as_accurate_as_onnx_runtime(name: str, build: Build) -> N
         assert_as_exact(case, inputs, run(case, inputs, library))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FIXED)
 def test_known_sizes_are_as_accurate_as_onnx_runtime(name: str, build: Build) -> None:
     case = FIXED[name]
@@ -100,7 +100,7 @@ def test_more_keys_than_scratch_holds(build: Build) -> None:
     assert_as_exact(case, inputs, run(case, inputs, build(case.signature)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "level", [level for level in LEVELS if runs_here(level) and level != native_level()]
 )

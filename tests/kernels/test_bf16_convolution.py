@@ -72,7 +72,7 @@ def random_feeds(product: Product, batch: int) -> dict[str, np.ndarray]:
     return result
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("form", FORMS)
 def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> None:

@@ -112,7 +112,7 @@ class Kernels:
         return session(self.model, self.path, threads)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("form", FORMS)
 def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> None:

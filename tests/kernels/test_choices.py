@@ -78,7 +78,7 @@ def alternatives(signature: RegionSignature) -> list[str]:
     return [*single, together]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REGIONS)
 def test_all_choices_compute_the_same(name: str, tmp_path: Path, cache: KernelCache) -> None:
     signature = REGIONS[name]
@@ -97,7 +97,7 @@ def test_all_choices_compute_the_same(name: str, tmp_path: Path, cache: KernelCa
         np.testing.assert_allclose(found, expected, 2e-5, 1e-6, err_msg=each)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "level"),
     [

@@ -21,6 +21,7 @@ BACKENDS = {
 CHANGES = (
     "kernels/{}/inner/new.py",
     "kernels/region/inner/new.py",
+    "kernels/layouts/inner/new.py",
     "custom_ops/{}/inner/new.py",
     "custom_ops/forms/inner/new.py",
 )

@@ -97,7 +97,8 @@ FORMS = {
     "window": Form(heads=6, groups=1, width=96, half=48, window=7),
     "some columns rotated": Form(heads=3, groups=3, width=80, half=16, is_packed=False),
     "many share": Form(heads=20, groups=2, width=16, half=8),
-    "capped": Form(heads=4, groups=2, window=9, more=", softcap = 2.5"),
+    "neighbours rotated": Form(width=48, half=16, more=", rotary_interleaved = 1"),
+    "capped": Form(heads=4, groups=2, width=256, window=9, more=", softcap = 2.5"),
 }
 RUNS = (
     Run(1, (0,), 0), Run(1, (5,), 5), Run(1, (300,), 300), Run(2, (33,), 33), Run(5, (0,), 0),
@@ -117,7 +118,7 @@ def sessions(
     return session(model, made.library.path, threads), session(plain.SerializeToString())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", HERE)
 @pytest.mark.parametrize("form", FORMS)
 def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> None:
@@ -226,7 +227,6 @@ def test_sizes_of_caches_follow_from_a_value() -> None:
     [
         (Form(more=", softcap = -30.0"), "softcap"),
         (Form(more=", smooth_softmax = 1"), "smooth_softmax"),
-        (Form(more=", rotary_interleaved = 1"), "neighbouring"),
         (Form(more=", sliding_window_cache = 1"), "sliding_window_cache"),
         (Form(width=24, half=8), "multiple of 16"),
         (Form(half=4), "rotates 8 columns"),

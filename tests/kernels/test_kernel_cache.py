@@ -234,7 +234,7 @@ def test_processes_share_a_folder_and_may_be_killed_at_any_time(tmp_path: Path) 
     command = [sys.executable, "-c", USER, str(tmp_path)]
     users = [
         subprocess.Popen(
-            [*command, str(number), "2.5" if number < 3 else "60"],
+            [*command, str(number), "1" if number < 3 else "60"],
             stdout=subprocess.PIPE, text=True, cwd=here,
         )
         for number in range(6)
@@ -242,7 +242,7 @@ def test_processes_share_a_folder_and_may_be_killed_at_any_time(tmp_path: Path) 
     until = time.monotonic() + 30
     while time.monotonic() < until and len(list(tmp_path.glob("made*"))) < 6:
         time.sleep(0.02)
-    time.sleep(0.5)
+    time.sleep(0.3)
     for victim in users[3:]:
         assert victim.poll() is None
         victim.kill()
@@ -298,7 +298,7 @@ from ortkit.kernels.build.library import build_library
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.targets.target import Target
 folder, name = Path(sys.argv[1]), sys.argv[2]
-given = [unary("Tanh"), unary("Exp"), *(bias_gelu("n", 16 + i) for i in range(6))]
+given = [unary("Tanh"), unary("Exp"), *(bias_gelu("n", 16 + i) for i in range(4))]
 made = build_library(given, Target(), folder / name, cache=KernelCache(folder / "cache"))
 print(len(made.kernels), len(made.refused))
 """
@@ -307,19 +307,19 @@ print(len(made.kernels), len(made.refused))
 def test_builds_share_a_cold_cache_and_may_be_killed_in_the_middle(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BUILD, str(tmp_path)]
     here = Path(__file__).parent
-    for seconds in (0.4, 0.9, 1.4):
+    for seconds in (0.7, 1.4):
         victim = subprocess.Popen([*command, "killed.so"], cwd=here, stdout=subprocess.DEVNULL)
         time.sleep(seconds)
         victim.kill()
         victim.wait()
     builds = [
         subprocess.Popen([*command, f"{number}.so"], cwd=here, stdout=subprocess.PIPE, text=True)
-        for number in range(3)
+        for number in range(2)
     ]
-    assert [one.communicate(timeout=120)[0] for one in builds] == ["8 0\n"] * 3
-    contents = {(tmp_path / f"{number}.so").read_bytes() for number in range(3)}
+    assert [one.communicate(timeout=120)[0] for one in builds] == ["6 0\n"] * 2
+    contents = {(tmp_path / f"{number}.so").read_bytes() for number in range(2)}
     assert len(contents) == 1
-    assert len(KernelCache(tmp_path / "cache").entries()) == 8
+    assert len(KernelCache(tmp_path / "cache").entries()) == 6
 
 
 def test_a_cache_that_cannot_be_written_stops_no_build(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from ortkit.kernels.layouts.fp32_panels import layout
 @pytest.mark.parametrize(
     ("depth", "columns", "width"),
     [
-        (768, 768, 48), (768, 512, 64), (512, 2048, 64), (2047, 512, 64), (2048, 512, 48),
-        (4096, 1024, 48), (3072, 768, 48),
+        (768, 768, 48), (768, 512, 64), (512, 2048, 64), (1023, 512, 64), (1025, 512, 48),
+        (4096, 1024, 48), (3072, 768, 48), (1024, 2816, 48),
         # Panels of 48 would pad these by more than a sixteenth.
-        (2048, 64, 64), (2048, 128, 64), (2048, 256, 64), (2048, 32, 32),
+        (1280, 64, 64), (1280, 128, 64), (1280, 256, 64), (2048, 32, 32),
+        # By no more than an eighth, where K is a multiple of 1,024.
+        (2048, 64, 64), (2048, 128, 48), (2048, 256, 48), (1024, 256, 48),
     ],
 )  # fmt: skip
 def test_widths(depth: int, columns: int, width: int) -> None:

@@ -156,7 +156,7 @@ def needs(form: Form, level: str) -> None:
 
 
 @runs
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", HERE)
 @pytest.mark.parametrize("form", FORMS)
 def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> None:
@@ -176,7 +176,7 @@ def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> N
 
 
 @runs
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", HERE)
 def test_large_m(level: str, tmp_path: Path, cache: KernelCache) -> None:
     """Several blocks of rows, of which the last is short; threads change nothing."""
@@ -210,7 +210,7 @@ def test_rows_are_rounded_no_further_than_by_onnx_runtime(
     assert np.abs(got - want).mean() <= 1.01 * np.abs(theirs - want).mean()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @runs
 @pytest.mark.parametrize("magnitude", [0.0, 1e-38, 1e-20, 1e30])
 def test_small_and_large_rows(magnitude: float, tmp_path: Path, cache: KernelCache) -> None:

@@ -146,7 +146,7 @@ def assert_equal(node: Node, found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=node.name)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("op_type", sorted(set(POINTWISE_OPS) - OURS))
 def test_operator_in_every_type(op_type: str, tmp_path: Path) -> None:
     found = list(nodes(op_type))

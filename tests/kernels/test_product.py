@@ -68,7 +68,7 @@ def library(build: Build, signature: RegionSignature) -> Path:
     return Path(made.path)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("columns", "depth", "tail", "has_bias"),
     [

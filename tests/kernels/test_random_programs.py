@@ -55,7 +55,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, cache: KernelCache) -> Pat
     return path
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_random_regions(seed: int, library: Path) -> None:
     signature = random_signature(seed)

@@ -218,7 +218,7 @@ def feeds_of(signature: RegionSignature, sizes: dict[str, int]) -> dict[str, np.
     return feeds
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_region_computes_what_its_function_does(name: str, build: Build) -> None:
     case = CASES[name]

@@ -66,6 +66,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("case", "level"),
     [*((case, "native") for case in CASES), ("sum", "x86-64-v3"), ("named", "x86-64-v2")],

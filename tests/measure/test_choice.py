@@ -89,7 +89,7 @@ def test_no_kernel_that_pays_leaves_no_library(
     assert made.report.measurement.model.kernels_ratio is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize(
     "taken",

@@ -72,7 +72,7 @@ def test_a_sanitizer_finds_nothing(sanitizer: str, tmp_path: Path) -> None:
     check(build(tmp_path, flags, *SOURCES), driver, tmp_path)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "missing",
     ["cuFuncLoad", "cuTensorMapEncodeTiled", "cuStreamGetCaptureInfo_v3", "cuLaunchKernel"],

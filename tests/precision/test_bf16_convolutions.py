@@ -175,6 +175,7 @@ def test_a_net_stays_in_bfloat16(batch: int, tmp_path: Path) -> None:
     assert off_by(plain, got) < 2e-3
 
 
+@pytest.mark.sampled(1)
 @needs_bf16
 @pytest.mark.parametrize("activation", ["c = Relu(a)", "s = Sigmoid(a)  c = Mul(a, s)"])
 def test_depthwise_convolutions_have_their_ends_in_bfloat16(
@@ -207,6 +208,7 @@ def test_what_others_read_is_filtered_in_float32() -> None:
     assert sources == ["Conv", "Tanh"]
 
 
+@pytest.mark.sampled(1)
 @needs_bf16
 @pytest.mark.parametrize("ceil", [0, 1])
 def test_poolings_between_convolutions_stay_in_bfloat16(ceil: int, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_plain_onnxruntime_asks_for_it_by_name(
     check(made, model, feeds(model))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["llama", "decoder_kv", "control_flow", "lstm"])
 def test_models(name: str, cache: Path) -> None:
     model = models.build(name)

@@ -94,7 +94,7 @@ def test_products_compute_what_their_nodes_compute(
     assert max(errors.values()) < 16 * EPSILON, errors
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @runs_wide
 @pytest.mark.parametrize(
     ("inputs", "shapes"),

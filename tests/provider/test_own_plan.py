@@ -47,7 +47,7 @@ def built(model: ir.Model, cache: Path, level: int = 3) -> Built:
     return build(plan(model, Target(), level), Target(), "auto", cache)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "spelling", "at_least"),
     [
@@ -115,7 +115,7 @@ def test_nothing_is_claimed_below_level_2(tmp_path: Path) -> None:
     assert plan(model, Target(), 3, "off").claims == ()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "efficientnet_b0"])
 @pytest.mark.parametrize("is_ahead", [False, True])
 def test_convolutions_are_claimed_as_a_whole_chain(
@@ -156,7 +156,7 @@ def residuals(opset: int) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("opset", [8, 11, 13])
 def test_chains_of_old_opsets_are_claimed(opset: int, tmp_path: Path, cache: Path) -> None:
     """The kernels that change the layout do not need the model's own opset."""

@@ -104,7 +104,7 @@ def test_a_known_graph_is_not_planned_again(tmp_path: Path, planned: list[int]) 
         check(again, model(), rows(count))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "other",
     [

@@ -273,7 +273,7 @@ def test_a_copy_without_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert copy.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "command",
     [

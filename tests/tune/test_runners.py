@@ -148,8 +148,9 @@ def test_a_tracker_that_no_longer_answers_is_waited_for_some_time(
 ) -> None:
     """As when its machine is gone: nothing closes the connection."""
     tracker = tracker_of(servers.address)
-    monkeypatch.setattr(rpc, "_ANSWER_SECONDS", 0.2)
     servers.end([servers.tracker], signal.SIGSTOP)
+    usual = rpc._ANSWER_SECONDS
+    monkeypatch.setattr(rpc, "_ANSWER_SECONDS", 0.2)
     try:
         with pytest.raises(UserError, match="the tracker went away or has no server: timed out"):
             tracker.time(CASE, TARGET, "tvm", [""], QUICK)
@@ -157,6 +158,7 @@ def test_a_tracker_that_no_longer_answers_is_waited_for_some_time(
             tracker_of(servers.address)
     finally:
         servers.end([servers.tracker], signal.SIGCONT)
+    monkeypatch.setattr(rpc, "_ANSWER_SECONDS", usual)
     assert tracker.workers == 2
 
 

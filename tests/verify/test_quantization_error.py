@@ -66,14 +66,18 @@ def compensated(bits: int) -> Rounded:
 
 
 @pytest.mark.parametrize(
-    "good",
-    [rounded(8), rounded(7), rounded(4), rounded(8, 16), rounded(4, 16), rounded(4, clipped=0.9),
-     compensated(8), compensated(4)],
+    ("way", "choice"),
+    [(rounded, {"bits": 8}), (rounded, {"bits": 7}), (rounded, {"bits": 4}),
+     (rounded, {"bits": 8, "blocks": 16}), (rounded, {"bits": 4, "blocks": 16}),
+     (rounded, {"bits": 4, "clipped": 0.9}), (compensated, {"bits": 8}),
+     (compensated, {"bits": 4})],
     ids=["8", "7", "4", "8 in blocks", "4 in blocks", "4 clipped", "8 compensated",
          "4 compensated"],
 )  # fmt: skip
-def test_what_rounding_makes_is_explained(good: Rounded) -> None:
-    assert 0.05 < judged(good).ratio < 1
+def test_what_rounding_makes_is_explained(
+    way: Callable[..., Rounded], choice: dict[str, float]
+) -> None:
+    assert 0.05 < judged(way(**choice)).ratio < 1
 
 
 def one(array: np.ndarray, at: tuple[int, ...], to: Callable[[float], float]) -> np.ndarray:

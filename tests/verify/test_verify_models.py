@@ -11,7 +11,7 @@ from models.catalog import BUILDERS, build, spellings
 from ortkit.verify.pair import verify_models
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_a_tiny_model_agrees_with_itself(tmp_path: Path, name: str) -> None:
     path = tmp_path / "m.onnx"

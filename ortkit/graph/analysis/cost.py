@@ -36,7 +36,7 @@ _VIEWS = (
     | {"Constant", "Dropout", "Identity", "Shape", "Size"}
 )
 #: Read as much of their first input as they write.
-_PICKING = where(indexed=True) | {"Slice"}
+_SLICING = where(indexed=True) | {"Slice"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def node_bytes(node: ir.Node, shapes: KnownShapes) -> Size:
     if node.op_type in _VIEWS and node.domain in ("", "ai.onnx"):
         return 0
     written = _sum(value_bytes(value, shapes) for value in node.outputs if value.name)
-    if node.op_type in _PICKING and node.domain in ("", "ai.onnx"):
+    if node.op_type in _SLICING and node.domain in ("", "ai.onnx"):
         rest = (value for value in node.inputs[1:] if value is not None)
         return _sum((multiply(2, written), *(value_bytes(value, shapes) for value in rest)))
     read = (value for value in node.inputs if value is not None)

@@ -46,7 +46,8 @@ class TritonBackend:
         here = Path(__file__).parent
         digest = hashlib.sha256()
         operators = sorted((here.parent / "region").rglob("*.py"))  # and how bodies are read
-        sources = (*sorted(here.rglob("*.py")), *operators, *template_files(PACKAGE))
+        layouts = sorted((here.parent / "layouts").rglob("*.py"))
+        sources = (*sorted(here.rglob("*.py")), *operators, *layouts, *template_files(PACKAGE))
         for source in (*sources, here.parent / "sizes.py", here.parent / "cuda.py"):
             digest.update(source.read_bytes())
         digest.update(" ".join(traits_of("cuda").templates).encode())

@@ -51,7 +51,9 @@ class TvmBackend:
         """Name tvm's versions and the content of the code generator."""
         here = Path(__file__).parent
         digest = hashlib.sha256()
-        shared = (*sorted((here.parent / "region").rglob("*.py")), here.parent / "sizes.py")
+        folders = (here.parent / "region", here.parent / "layouts", here.parents[1] / "targets")
+        shared = (*(each for one in folders for each in sorted(one.rglob("*.py"))),
+                  here.parent / "sizes.py")  # fmt: skip
         sources = (*sorted(here.rglob("*.py")), *shared, *template_files(PACKAGE))
         for source in sources:
             digest.update(source.read_bytes())

@@ -83,7 +83,7 @@ def _is_unread(proof: Proof, node: ir.Node) -> bool:
 def _can_pack(proof: Proof, step: Step) -> bool:
     """Say whether a node computes kept tokens as it computes all."""
     forms = (*step.inputs.values(), *step.outputs)
-    if not all(form.are_apart or form.are_merged for form in forms):
+    if not all(form.are_separate or form.are_merged for form in forms):
         return False
     sources = [step.node.inputs[index] for index in step.inputs]
     if not all(_can_move(proof, value) for value in (*sources, *step.node.outputs)):
@@ -119,7 +119,7 @@ def _size(proof: Proof, step: Step, index: int, axis: int) -> Size | None:
 
 def _differs_by_position_alone(proof: Proof, step: Step, index: int, axis: int) -> bool:
     """Say whether an input has a number for each position, for all samples alike."""
-    if step.node.op_type not in _ELEMENTWISE or not step.outputs[0].are_apart:
+    if step.node.op_type not in _ELEMENTWISE or not step.outputs[0].are_separate:
         return False
     return _size(proof, step, index, axis) == proof.flag.grid.positions
 
@@ -130,7 +130,7 @@ def packed_target(scope: Scope, node: ir.Node, tokens: Tokens) -> tuple[int, ...
     if shape is None or rest_of(shape, tokens) is None:
         return None
     found = [size if isinstance(size, int) else 0 for size in shape]
-    if tokens.are_apart:
+    if tokens.are_separate:
         found[tokens.samples.axis] = 1
     found[tokens.positions.axis] = 1 if node.op_type == "Expand" else -1
     return tuple(found)

@@ -148,7 +148,7 @@ class Proof:
             return False
         if not self._holds(node, other, lambda array: bool((array == 0).all())):
             return False
-        if not (self.tokens[given].are_apart if given in self.tokens else False):
+        if not (self.tokens[given].are_separate if given in self.tokens else False):
             return False
         self.multiplied.add(node)
         sites = self.attention.values()
@@ -174,7 +174,7 @@ class Proof:
 
     def _takes_first(self, node: ir.Node, index: int, value: ir.Value) -> bool:
         """Say whether a node reads nothing but the first position of each sample."""
-        if index or node.domain or not self.tokens[value].are_apart:
+        if index or node.domain or not self.tokens[value].are_separate:
             return False
         axis, rank = self.tokens[value].positions.axis, self.scope.shapes.rank(value) or 0
         if node.op_type == "Gather":

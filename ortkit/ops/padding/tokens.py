@@ -27,7 +27,7 @@ class Tokens:
     positions: Rows
 
     @property
-    def are_apart(self) -> bool:
+    def are_separate(self) -> bool:
         """Whether samples and positions have an axis each, and nothing else is on these."""
         is_plain = self.samples.is_plain and self.positions.is_plain
         return is_plain and self.samples.axis != self.positions.axis

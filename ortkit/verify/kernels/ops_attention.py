@@ -7,7 +7,15 @@ from onnx.reference.op_run import OpRun
 
 #: Attributes that are computed; of others the default.
 _COMPUTED = frozenset(
-    {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "scale", "softcap"}
+    {
+        "do_rotary",
+        "kv_num_heads",
+        "local_window_size",
+        "num_heads",
+        "rotary_interleaved",
+        "scale",
+        "softcap",
+    }
 )
 
 
@@ -54,7 +62,11 @@ class GroupQueryAttention(OpRun):
             places = past + np.arange(rows)
             new_q, new_k = q[sample], k[sample]
             if cos is not None and sin is not None and attributes.get("do_rotary"):
-                new_q, new_k = (_rotated(x, cos[places], sin[places]) for x in (new_q, new_k))
+                is_interleaved = bool(attributes.get("rotary_interleaved"))
+                new_q, new_k = (
+                    _rotated(x, cos[places], sin[places], is_interleaved=is_interleaved)
+                    for x in (new_q, new_k)
+                )
             present_k[sample, :, :past] = past_k[sample, :, :past]
             present_v[sample, :, :past] = past_v[sample, :, :past]
             present_k[sample][:, places], present_v[sample][:, places] = new_k, v[sample]
@@ -68,9 +80,17 @@ class GroupQueryAttention(OpRun):
         return result, present_k, present_v
 
 
-def _rotated(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Return rows [heads, rows, width] with two halves of their first columns rotated."""
+def _rotated(
+    x: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, is_interleaved: bool
+) -> np.ndarray:
+    """Return rows [heads, rows, width] with their first columns rotated, halves or neighbours."""
     half = cos.shape[-1]
+    if is_interleaved:
+        found = x.copy()
+        low, high = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
+        found[..., 0 : 2 * half : 2] = low * cos - high * sin
+        found[..., 1 : 2 * half : 2] = high * cos + low * sin
+        return found
     low, high, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return np.concatenate([low * cos - high * sin, high * cos + low * sin, rest], axis=-1)
 

@@ -26,7 +26,7 @@ MOST_STACK = 16
 MOST_STACK_OF_MASKS = 64
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("sizes", [SIZES, WHOLE], ids=["cut", "whole"])
 def test_it_computes_attention(name: str, sizes: dict[str, int], interpreter: Interpreter) -> None:

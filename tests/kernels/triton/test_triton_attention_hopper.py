@@ -51,18 +51,19 @@ def check(case: Case, sizes: dict[str, int], interpreter: Interpreter) -> None:
         assert_close(found, case.expected(feeds))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TAKEN)
 def test_it_computes_attention(name: str, interpreter: Interpreter) -> None:
     check(CASES[name], SIZES, interpreter)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["width 64", "width 64, chosen keys", "width 96"])
 def test_it_computes_attention_of_whole_blocks(name: str, interpreter: Interpreter) -> None:
     check(CASES[name], WHOLE, interpreter)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [

@@ -113,7 +113,7 @@ def test_tiles_of_every_kind(name: str, tile: Tile, interpreter: Interpreter) ->
     assert_close(got, expected(signature, feeds))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name", ["experts of the same rows", "gated", "of columns", "with its rows"]
 )

@@ -104,14 +104,14 @@ def compile_all(
                 assert_fits(found, folder, where, SHARED_BYTES[architecture])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_each_kind_of_kernel_for_each_architecture(architecture: int, tmp_path: Path) -> None:
     for name, dtype in KINDS.items():
         compile_all(signature_of(name, dtype), [architecture], tmp_path, most=1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name", ["masked softmax", "heads", "sums across rows", "a transposed sum"]
 )
@@ -130,7 +130,7 @@ def test_every_operator_at_once_for_one_architecture(tmp_path: Path) -> None:
         compile_all(RegionSignature(name, text, tuple(inputs), outputs), [80], tmp_path, most=1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("op_type", ["Mod", "Pow", "Sin", "BitShift"])
 def test_operator_in_every_type(op_type: str, tmp_path: Path) -> None:
     assert_operator_compiles(op_type, tmp_path)
@@ -161,7 +161,7 @@ def assert_operator_compiles(op_type: str, folder: Path) -> None:
         compile_all(signature, [90], folder, most=1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [7, 469, 497])
 def test_random_regions(number: int, tmp_path: Path) -> None:
     compile_all(numbered_region(number).signature(), [90], tmp_path)

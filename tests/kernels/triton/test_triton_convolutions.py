@@ -125,7 +125,7 @@ NETS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [2, "n"])
 @pytest.mark.parametrize("name", NETS)
 def test_blocks_compute_what_their_bodies_do(
@@ -214,7 +214,7 @@ def test_boxes_are_taken_where_they_were_faster(
     assert (None if found is None else (found.pixels, found.channels, found.split)) == tile
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_added", [False, True], ids=["", "sum"])
 @pytest.mark.parametrize("follows", ["silu", "Gelu", "Mish"])
 def test_what_follows_boxes_leaves_registers(follows: str, is_added: bool, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def form_of(op: CustomOp, dtype: str = "float16") -> Form:
     return form
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("queries", "keys"), [(192, 256), (70, 129), (5, 1), (200, 700), (385, 128)]
 )

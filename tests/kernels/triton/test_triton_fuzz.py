@@ -89,7 +89,7 @@ def check(numbers: range, interpreter: Interpreter, record: Record) -> None:
     assert built >= _LEAST_BUILT * len(numbers), refused
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(_BATCHES))
 def test_random_regions(batch: int, interpreter: Interpreter, record_property: Record) -> None:
     check(range(100 * batch, 100 * batch + _COUNT), interpreter, record_property)

@@ -118,6 +118,7 @@ def _with(case: Case) -> RegionSignature:
     return replace(made, body=made.body.replace("=> (s, y)", "=> (t, y)"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rows", "depth"), [(9, 3072), (50, 4096), (197, 3072)])
 def test_what_it_needs_is_there(rows: int, depth: int, tmp_path: Path) -> None:
     case = replace(CASES["with its sum"], rows=(rows,), depth=depth, columns=768)
