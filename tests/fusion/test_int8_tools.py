@@ -256,3 +256,33 @@ def test_squeeze_and_excite_is_one_chain_of_bytes(pool: str, tmp_path: Path) -> 
     ).run(None, feeds)[0]
     after = ortkit.Session(tmp_path / "made.onnx").run(feeds)
     np.testing.assert_array_equal(next(iter(after.values())), before)
+
+
+def test_an_activation_in_float32_keeps_its_convolution_in_bytes(tmp_path: Path) -> None:
+    """NNCF rounds what the activation makes, and leaves the bias in float32."""
+    net, pads = _Quantized(), [1, 1, 1, 1]
+    net.rounded("x", 0.03, 125)
+    net.conv(net.wide("x", "xf"), (64, 32, 3, 3), "c", pads=pads)
+    net.op("Mul", ["c", net.op("Sigmoid", ["c"], "s")], "u")
+    net.rounded("u", 0.02, 14)
+    net.wide("u", "y")
+    graph = helper.make_graph(
+        net.nodes, "g", [helper.make_tensor_value_info("x", 1, ["n", 32, 28, 28])],
+        [helper.make_tensor_value_info("y", 1, ["n", 64, 28, 28])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in net.held.items()],
+    )  # fmt: skip
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    made = ortkit.optimize(source, ortkit.OptimizeOptions(verify=False, check_load=False))
+    made.save(tmp_path / "made.onnx")
+    ops = [node.op_type for node in onnx.load(tmp_path / "made.onnx").graph.node]
+    assert sum(op.startswith("int8_conv") for op in ops) == 1
+    assert not {"Conv", "Sigmoid", "QuickGelu"} & set(ops)
+    feeds = {"x": floats(1, 32, 28, 28, seed=7)}
+    before = ort.InferenceSession(
+        source.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, feeds)[0]
+    after = next(iter(ortkit.Session(tmp_path / "made.onnx").run(feeds).values()))
+    # ONNX Runtime's convolution is one of float32 here: what lies halfway may be the next number.
+    steps = np.abs(np.asarray(after) - before) / np.float32(0.02)
+    assert steps.max() < 1.5
+    assert (steps > 0.5).mean() < 1e-4

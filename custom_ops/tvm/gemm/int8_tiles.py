@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from .int8_emitter import Int8Emitter
 
 # Rows of tiles, the largest first. With VNNI there are 16 accumulators, two vectors wide; AVX2
-# has four, one vector of 16 columns wide: 8 registers. Three rows at once: as 2 and 1 they take
-# 1.08 times as long as ONNX Runtime's (K = N = 768, Zen 4, 2026-11-28).
-_VNNI_ROWS, _PAIR_ROWS = (8, 4, 3, 2, 1), (4, 3, 2, 1)
+# has four, one vector of 16 columns wide: 8 registers. Of three rows LLVM (TVM 0.27) joins the
+# sums to wider vectors, and takes these apart: 5 times as long as two tiles (2026-11-28).
+_VNNI_ROWS, _PAIR_ROWS = (8, 4, 2, 1), (4, 2, 1)
 
 
 @dataclass(frozen=True)

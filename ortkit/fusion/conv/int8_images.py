@@ -208,9 +208,9 @@ def _has_kernel(scope: Scope, found: ImageOp) -> bool:
     if (height, width) == (1, 1):
         return False
     row = batch, channels, 1, 1
-    steps = _LARGEST / float(found.grid.scale)
+    steps = 1.0 / float(found.grid.scale)
     for _, grid in found.operands:
-        steps *= float(grid.scale) * (_LARGEST if found.kind == SCALE else 1.0)
+        steps *= float(grid.scale) * _LARGEST
     if not steps < _MOST_STEPS:
         return False
     if found.kind == MEAN:
