@@ -92,7 +92,7 @@ class Finisher:
             width = VECTOR if vector < len(sums) - 1 else lanes
             at = e.share(column + e.i64((vector % period if period else vector) * VECTOR))
             start = self._start_of(total, at, width)
-            e.store_row(self.starts, start, vector * VECTOR, VECTOR)
+            e.store_row(self.starts, e.whole(start), vector * VECTOR, VECTOR)
             e.store_row(self.scales, self._scale_of(at, width), vector * VECTOR, VECTOR)
             for number, buffer in self.rows.items():
                 e.store_row(buffer, self._row_of(number, at, width), vector * VECTOR, VECTOR)
