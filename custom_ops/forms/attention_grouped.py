@@ -12,9 +12,11 @@ from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, needed, refusals
 
 from ..tvm.tile.registers import VECTOR
-from .attention_cpu import MOST_WIDTH, AttentionForm, Heads
+from .attention_cpu import AttentionForm, Heads
 from .body import Body, integer
 
+# Wider heads would need more scratch than a thread's stack should hold: 133 KB for these.
+_MOST_WIDTH = 256
 # Rotated columns are computed in vectors of this many.
 _ROTATED = 8
 # Attributes that are read; any other has to be as these say: what it does by default.
@@ -160,9 +162,9 @@ def _rows(
     if len(first) != 3 or not isinstance(first[2], int) or first[2] % parts:
         return Refused("attention of columns that are no whole heads")
     width, pitch = first[2] // parts, first[2]
-    if width % VECTOR or not 0 < width <= MOST_WIDTH:
+    if width % VECTOR or not 0 < width <= _MOST_WIDTH:
         return Refused(
-            f"attention of heads of {width}, no multiple of {VECTOR} up to {MOST_WIDTH}"
+            f"attention of heads of {width}, no multiple of {VECTOR} up to {_MOST_WIDTH}"
         )
     batch, length = extent_of(first[0]), extent_of(first[1])
     if is_packed:

@@ -2,6 +2,7 @@
 
     sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
     sums = ConvInteger (x, w, zero)        x NHWC, transposed to NCHW and back; w [N, C, h, w]
+    sums = Sub (sums, Mul (Cast (z), k))   instead of zero: k int32 [N], sums of columns of w
     sums = Add (sums, c)                   c int32 [N], optional
     y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
 
@@ -16,7 +17,7 @@ from typing import NoReturn, TypeAlias
 
 import onnx
 
-from ortkit.kernels.layouts.int8_panels import filter_layout, layout, lines_of
+from ortkit.kernels.layouts.int8_panels import WIDTH, filter_layout, layout, lines_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, RefusedError, needed, refusals
@@ -108,12 +109,14 @@ class Filters:
         image: Lines and pixels of a line that are read.
         result: Those that are made.
         is_depthwise: Whether each channel has one filter of its own.
+        groups: Of channels, each with filters of whole panels; 1 of a depthwise convolution.
     """
 
     window: Window
     image: tuple[int, int]
     result: tuple[int, int]
     is_depthwise: bool
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ class Int8Form:
         signature: The region's.
         x: uint8 [..., depth].
         zero: One uint8, which stands for 0 in x; None for 0.
+        column_sums: int32 [columns], of the weights; None if the kernel adds them up itself, or
+            needs none.
         weight: int8 panels, see `ortkit.kernels.layouts.int8_panels`.
         added: int32 [columns], added to the sums; None if nothing is.
         scale: float32 [columns], or one number.
@@ -137,6 +142,7 @@ class Int8Form:
     signature: RegionSignature
     x: int
     zero: int | None
+    column_sums: int | None
     weight: int
     added: int | None
     scale: int
@@ -145,6 +151,11 @@ class Int8Form:
     columns: int
     stages: tuple[Stage, ...]
     filters: Filters | None = None
+
+    @property
+    def adds_up_weights(self) -> bool:
+        """Whether the kernel itself needs sums of columns of the weights."""
+        return self.zero is not None and self.column_sums is None
 
     @property
     def leading(self) -> tuple[Extent, ...]:
@@ -202,13 +213,14 @@ class _Reader:
             made = self._only(made, "Transpose", TO_NHWC).output[0]
         if weight is None or self.specs[weight].dtype != "int8":
             _fail("a matrix of bytes that is not packed")
+        made, zero, column_sums = self._zero(made)
         after, added = self._added(made)
         cast = self._only(after, "Cast")
         scaled = self._only(cast.output[0], "Mul")
         scale, factor = self._scales(scaled.input[1])
         stages = self._stages(scaled)
         return Int8Form(
-            self.body.signature, x, self._zero(), weight, added, scale, factor, depth[0],
+            self.body.signature, x, zero, column_sums, weight, added, scale, factor, depth[0],
             columns[0], stages, filters,
         )  # fmt: skip
 
@@ -224,9 +236,15 @@ class _Reader:
         if min(window.pads) < 0 or min(*window.strides, *window.dilations) < 1:
             _fail("an int8 convolution with pads that cut")
         groups = integer(self.product, "group", 1)
-        if groups != 1 and not groups == channels == self.columns:
-            _fail("an int8 convolution of groups of several channels")
-        return Filters(window, (known[0], known[1]), (known[2], known[3]), groups != 1)
+        is_depthwise = groups != 1 and groups == channels == self.columns
+        if groups < 1 or channels % groups or self.columns % groups:
+            _fail("an int8 convolution of groups of different sizes")
+        if groups > 1 and not is_depthwise and self.columns // groups % WIDTH:
+            _fail("an int8 convolution of groups that fill no panels")
+        return Filters(
+            window, (known[0], known[1]), (known[2], known[3]), is_depthwise,
+            1 if is_depthwise else groups,
+        )  # fmt: skip
 
     def _packed_filters(self, of: Filters, channels: int) -> int | None:
         """Return the input that holds the filters, if they are unpacked as their kernel packs."""
@@ -235,10 +253,13 @@ class _Reader:
             shaped = self._shaped(name, (self.columns, 1, *kernel))
             rows = self.body.transposed(shaped, (1, 0)) or ""
             return self.body.packed(rows, layout(of.window.taps, self.columns))
+        channels //= of.groups
         shaped = self._shaped(
             self.body.transposed(name, TO_NCHW) or "", (self.columns, *kernel, channels)
         )
-        lines, run = lines_of(kernel, of.window.dilations, channels)
+        lines, run = of.window.taps, channels
+        if of.groups == 1:
+            lines, run = lines_of(kernel, of.window.dilations, channels)
         return self.body.packed(shaped, filter_layout(self.columns, lines, run))
 
     def _shaped(self, name: str, sizes: tuple[int, ...]) -> str:
@@ -266,12 +287,24 @@ class _Reader:
             raise RefusedError(f"an operand of an int8 matrix product that is no {dtype}")
         return number
 
-    def _zero(self) -> int | None:
+    def _zero(self, sums: str) -> tuple[str, int | None, int | None]:
+        """Return the sums without what the zero point of x takes off, it, and sums of columns."""
         if len(self.product.input) > 3 and self.product.input[3]:
             _fail("a matrix of bytes with zero points")
-        if len(self.product.input) < 3 or not self.product.input[2]:
-            return None
-        return self._number(self.product.input[2], "uint8")
+        if len(self.product.input) > 2 and self.product.input[2]:
+            return sums, self._number(self.product.input[2], "uint8"), None
+        subtracted = [n for n in self.nodes if n.op_type == "Sub" and n.input[0] == sums]
+        if not subtracted:
+            return sums, None, None
+        (node,) = subtracted
+        off = self.body.producer(node.input[1], "Mul")
+        wide = None if off is None else self.body.producer(off.input[0], "Cast")
+        if off is None or wide is None:
+            _fail("what is subtracted from sums of bytes is no zero point by sums of columns")
+        zero, sums_of = self._number(wide.input[0], "uint8"), self._input(off.input[1], "int32")
+        if self.specs[sums_of].shape != (self.columns,):
+            _fail("sums of columns that are no row")
+        return node.output[0], zero, sums_of
 
     def _number(self, name: str, dtype: str) -> int:
         """Return the input of one number."""

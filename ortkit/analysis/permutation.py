@@ -10,12 +10,17 @@ import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
 from ortkit.operators import where
+from ortkit.operators.contrib import MICROSOFT
 from ortkit.rewrite.site import Site
 
 Perm = tuple[int, ...]
 
 #: The output has the shape of input 0; further inputs are numbers, or a type.
 UNARY = where(access="elementwise", broadcasts=False, data_inputs=(0,))
+#: Those of ONNX Runtime's domain.
+_CONTRIB_UNARY = where(
+    domain=MICROSOFT, access="elementwise", broadcasts=False, data_inputs=(0,), inputs=(1, 1)
+)
 #: All inputs broadcast together.
 BROADCASTING = where(broadcasts=True)
 REDUCTIONS = where(access="reduction", dtype="input")
@@ -47,10 +52,10 @@ def permuted(site: Site, perms: Sequence[Perm | None]) -> Permuted | None:
     """
     node = site.node
     perm = next((one for one in perms if one is not None), None)
-    if perm is None or node.domain != "" or site.opset < FIRST_OPSET:
+    if perm is None or site.opset < FIRST_OPSET or any(one not in (None, perm) for one in perms):
         return None
-    if any(one not in (None, perm) for one in perms):
-        return None
+    if node.domain != "":
+        return Permuted(perm) if is_contrib_unary(node) else None
     if node.op_type in BROADCASTING:
         return _broadcasting(site, perms, perm)
     if node.op_type == "Concat":
@@ -66,6 +71,11 @@ def permuted(site: Site, perms: Sequence[Perm | None]) -> Permuted | None:
     if node.op_type == "Pad":
         return _pad(site, perm)
     return None
+
+
+def is_contrib_unary(node: ir.Node) -> bool:
+    """Say whether a node is an elementwise operator of one input of ONNX Runtime's domain."""
+    return node.domain == MICROSOFT and node.op_type in _CONTRIB_UNARY
 
 
 def _broadcasting(site: Site, perms: Sequence[Perm | None], perm: Perm) -> Permuted | None:

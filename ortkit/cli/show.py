@@ -160,7 +160,7 @@ def line(text: str = "") -> None:
 
 
 def labelled(label: str, text: str, *, at: int = _LABEL) -> None:
-    """Print text behind a label, wrapped below itself where the terminal is not as wide.
+    """Print text after a label, wrapped below itself where the terminal is not as wide.
 
     Args:
         label: In front of the text.

@@ -66,9 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_folders(arguments, compare, schema)
     for name in ("text", "steps"):
         if getattr(arguments, name) is not None:
-            raise UserError(
-                "is for folders of onnxruntime-genai", where=f"--{name}", fix="drop it"
-            )
+            where = f"--{name}"
+            raise UserError("is for folders of onnxruntime-genai", where=where, fix="drop it")
     from ortkit.graph.io.open import open_model
     from ortkit.optimization.padding import PADDING_KEY
 

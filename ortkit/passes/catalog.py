@@ -43,6 +43,7 @@ PASSES: Mapping[str, str] = {
         "inline-branches",
         "inline-functions",
         "lift-constants",
+        "lower-cubic-resize",
         "lower-einsum",
         "lower-patch-conv",
         "merge-casts",

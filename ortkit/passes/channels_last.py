@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.analysis.permutation import Permuted, is_inverse, permuted
+from ortkit.analysis.permutation import Permuted, is_contrib_unary, is_inverse, permuted
 from ortkit.analysis.pointwise_conv import is_pointwise
 from ortkit.analysis.transposed_resize import REASON, breaks_resize
 from ortkit.graph.analysis.value_names import CHANNELS_LAST
@@ -202,7 +202,8 @@ class _Part:
                 for index, value in enumerate(node.inputs)
             ]  # fmt: skip
             attributes.update(member.plan.attributes)
-            self.nhwc[site.output] = site.op(node.op_type, inputs, attributes, name=name)
+            made = site.op(node.op_type, inputs, attributes, domain=node.domain, name=name)
+            self.nhwc[site.output] = made
 
     def _read(self, value: ir.Value, site: Site) -> ir.Value:
         """Return an image in NHWC."""
@@ -254,28 +255,26 @@ def _member(site: Site, members: dict[ir.Node, _Member]) -> _Member | None:
     images = tuple(value for value in node.inputs if value is not None and _is_read(site, value))
     if not images:
         return None
-    first = (images[0],)
+    first, own_type = (images[0],), "" if node.domain else node.op_type
     source = images[0].producer()
     before = None if source is None else members.get(source)
-    if before is not None and before.kind == "depthwise" and site.only_use(images[0]):
-        known = (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
-        if len(images) == 1 and (known or (not node.domain and node.op_type in _ACTIVATIONS)):
-            return _Member(node, "activation", first)
-    if node.domain:
-        return None
-    if node.op_type == "Conv":
+    is_activation = len(images) == 1 and (is_contrib_unary(node) or own_type in _ACTIVATIONS)
+    after_depthwise = before is not None and before.kind == "depthwise"
+    if is_activation and after_depthwise and site.only_use(images[0]):
+        return _Member(node, "activation", first)
+    if own_type == "Conv":
         weights = [value for value in node.inputs[1:] if value is not None]
         if images != (node.inputs[0],) or not all(map(site.scope.is_constant, weights)):
             return None
         if is_pointwise(site):
             return _Member(node, "product", first)
         return _Member(node, "depthwise", first) if _is_depthwise(site) else None
-    if node.op_type == "Split":
+    if own_type == "Split":
         is_own = site.int("axis", 0) in (1, -3) and images == (node.inputs[0],)
         return _Member(node, "split", first) if is_own else None
-    if node.op_type == "GlobalAveragePool":
+    if own_type == "GlobalAveragePool":
         return _Member(node, "pool", first)
-    if node.op_type not in _FREE:
+    if own_type and own_type not in _FREE:
         return None
     plan = permuted(site, [_TO_NCHW if value in images else None for value in node.inputs])
     if plan is None or plan.is_plain:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.transposed_resize import REASON, breaks_resize
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -39,6 +40,7 @@ class LowerPatchConv(NodePass):
         * NCHW images on CPUs, where ONNX Runtime copies windows for such a convolution anyway.
         * Padding, dilations, groups, sizes that the kernel does not divide or that are not known.
         * Windows of one element, and weights that are computed.
+        * An NHWC image before a Resize that ONNX Runtime breaks as it moves a Transpose over it.
         * A result of an NCHW image that is not flattened to one row for each filter: what reads
           images reads them from convolutions with kernels of their own.
 
@@ -59,6 +61,8 @@ class LowerPatchConv(NodePass):
         if pixels is None and site.traits.has_fast_patch_conv:
             return
         reason = _why_not(site, kernel) or ("" if pixels else _why_images(site))
+        if pixels is not None and breaks_resize([site.output]):
+            reason = REASON
         weight = site.array(site.input(1))
         shape = site.shape(site.input(0))
         if reason or weight is None or shape is None:

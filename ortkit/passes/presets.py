@@ -44,6 +44,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fuse-depth-to-space", 2),
     # Before Transposes move, those that it makes among them; its constants fold in the next round.
     ("lower-einsum", 1),
+    ("lower-cubic-resize", 2),
     # Before Transposes are merged with those of a vision transformer; its weight folds.
     ("lower-patch-conv", 2),
     # Before attention, which takes linear layers in, and affine ops, which look along axes.

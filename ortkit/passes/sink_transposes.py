@@ -81,7 +81,8 @@ def _emit(site: Site, plan: Permuted, source: dict[int, ir.Value | None]) -> ir.
     ]
     attributes = {name: attribute.value for name, attribute in site.node.attributes.items()}
     attributes.update(plan.attributes)
-    return site.op(site.node.op_type, inputs, attributes, name=f"{site.output.name}/moved")
+    node, name = site.node, f"{site.output.name}/moved"
+    return site.op(node.op_type, inputs, attributes, domain=node.domain, name=name)
 
 
 @dataclass

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.analysis.permutation import is_contrib_unary
+from ortkit.analysis.transposed_resize import REASON, breaks_resize
 from ortkit.graph.shapes.reshape import RESHAPES, reshape_target
 from ortkit.graph.symbolic.dims import Size
 from ortkit.operators import where
@@ -39,6 +41,7 @@ class TransposeImages(GraphPass):
         * CUDA, where no kernel was measured with it.
         * Images of a height or a width that is not known.
         * Values in between that others read.
+        * What a Resize reads that ONNX Runtime breaks as it moves a Transpose over it.
 
     Source:
         The order of the elements; ONNX Reshape-5 ... 25, Transpose-1 ... 25.
@@ -72,6 +75,9 @@ def _enter(site: Site) -> None:
         return
     if not site.only_use(transpose.outputs[0]):
         site.miss("others read the tokens as they are transposed")
+        return
+    if breaks_resize([site.output]):
+        site.miss(REASON)
         return
     wanted = (image[0], image[2], image[3], image[1])
     target = _target(site, image, before, wanted)
@@ -154,5 +160,4 @@ def _is_transpose(site: Site, node: ir.Node, perm: tuple[int, ...]) -> bool:
 
 
 def _is_activation(node: ir.Node) -> bool:
-    known = (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
-    return known or (node.domain == "" and node.op_type in _ACTIVATIONS)
+    return is_contrib_unary(node) or (node.domain == "" and node.op_type in _ACTIVATIONS)

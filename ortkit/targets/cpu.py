@@ -229,6 +229,8 @@ CPU = Traits(
         "conv.stem",
         "conv.squeeze_excite",
         "conv.max_pool",
+        "conv.int8_mean",
+        "conv.int8_scale",
         "conv.resize",
         "attention.fp32",
         "attention.grouped",

@@ -36,6 +36,7 @@ from ortkit.verify.inputs.guard_coverage import (
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
+from ortkit.verify.lowered.whole_biases import round_biases
 from ortkit.verify.perturbed.runs import unit_of
 from ortkit.verify.perturbed.steps import LIMITS, Side, StepJudge
 from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
@@ -80,6 +81,7 @@ class RewriteStage:
             custom_ops: Libraries that the models need to load at all.
         """
         self._original = widened(original)
+        round_biases(self._original)
         self._values = computed_values(self._original)
         self._shapes = Shapes.infer(self._original)
         for value in self._values.values():
@@ -128,6 +130,7 @@ class RewriteStage:
         self._kept_seconds = kept_seconds
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
+        round_biases(wide)
         if allowance.stated:
             saturate(wide, self._original)
         folder.mkdir()

@@ -226,9 +226,10 @@ def channels_last_blocks(x: Sequence[Dim] = (1, 3, 32, 32)) -> onnx.ModelProto:
     return net.model(x, [value, *outputs])
 
 
-def enlarged_sums(x: Sequence[Dim] = (1, 16, 8, 12)) -> onnx.ModelProto:
+def enlarged_sums(x: Sequence[Dim] = (1, 16, 8, 12), opset: int = 19) -> onnx.ModelProto:
     """Images of three sizes, enlarged and added, between 1x1 convolutions; one is repeated."""
-    net = Net(opset=19)
+    net = Net(opset)
+    region = "" if opset >= 13 else net.weight(np.zeros(0, np.float32))
     whole = net.conv("x", (16, 24))
     parts = []
     for factor, mode in ((2, "linear"), (4, "nearest")):
@@ -237,7 +238,9 @@ def enlarged_sums(x: Sequence[Dim] = (1, 16, 8, 12)) -> onnx.ModelProto:
         where = "pytorch_half_pixel" if mode == "linear" else "asymmetric"
         attributes = {"mode": mode, "nearest_mode": "floor"}
         parts.append(
-            net.op("Resize", small, "", scales, coordinate_transformation_mode=where, **attributes)
+            net.op(
+                "Resize", small, region, scales, coordinate_transformation_mode=where, **attributes
+            )
         )
     total = net.op("Relu", net.op("Add", whole, net.op("Add", *parts)))
     return net.model(x, [net.conv(total, (24, 16)), net.op("Neg", whole)])

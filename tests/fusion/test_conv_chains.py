@@ -262,8 +262,18 @@ def test_same_results_in_the_layout_around(
             np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
-def test_enlarged_images_are_added_in_one_kernel() -> None:
-    _, (chain,) = chains_of(enlarged_sums())
+@pytest.mark.parametrize("op_type", ["Gelu", "FastGelu"])
+def test_an_activation_of_onnx_runtimes_domain_ends_a_convolution(op_type: str) -> None:
+    net = Net()
+    value = net.op(op_type, net.conv("x", (16, 16)), domain="com.microsoft")
+    _, (chain,) = chains_of(net.model((1, 16, 32, 32), [value]))
+    (block,) = chain.blocks
+    assert [node.op_type for node in block.nodes] == ["Conv", op_type]
+
+
+@pytest.mark.parametrize("opset", [11, 19])
+def test_enlarged_images_are_added_in_one_kernel(opset: int) -> None:
+    _, (chain,) = chains_of(enlarged_sums(opset=opset))
     (block,) = [block for block in chain.blocks if block.kind == "resize"]
     assert [node.op_type for node in block.nodes[:2]] == ["Resize", "Resize"]
     assert len(block.convs) == 2

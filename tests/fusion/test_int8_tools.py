@@ -177,3 +177,112 @@ def test_a_chain_of_convolutions_gives_the_same_numbers_and_keeps_no_weight_twic
     before = ort.InferenceSession(str(source), providers=["CPUExecutionProvider"]).run(None, feeds)
     after = ortkit.Session(tmp_path / "made.onnx").run(feeds)
     np.testing.assert_array_equal(next(iter(after.values())), before[0])
+
+
+class _Quantized:
+    """Nodes in QDQ format, each value with a grid of its own."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(5)
+        self.nodes: list[onnx.NodeProto] = []
+        self.held: dict[str, np.ndarray] = {}
+
+    def op(self, op_type: str, inputs: list[str], name: str, **attributes: object) -> str:
+        self.nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
+        return name
+
+    def rounded(self, value: str, scale: float, zero: int) -> str:
+        self.held |= {f"{value}_s": np.float32(scale), f"{value}_z": np.uint8(zero)}
+        return self.op("QuantizeLinear", [value, f"{value}_s", f"{value}_z"], f"{value}_q")
+
+    def wide(self, value: str, name: str) -> str:
+        """DequantizeLinear of what was rounded: one for each reader, as quantizers write them."""
+        return self.op("DequantizeLinear", [f"{value}_q", f"{value}_s", f"{value}_z"], name)
+
+    def conv(self, x: str, shape: tuple[int, ...], name: str, **attributes: object) -> str:
+        """A Conv of DequantizeLinear; NNCF keeps weights in float32 and biases too."""
+        scales = self.random.uniform(0.01, 0.02, shape[0]).astype(np.float32)
+        self.held |= {
+            f"{name}_w": self.random.uniform(-1.2, 1.2, shape).astype(np.float32),
+            f"{name}_ws": scales, f"{name}_wz": np.zeros(shape[0], np.int8),
+            f"{name}_b": self.random.standard_normal(shape[0]).astype(np.float32),
+        }  # fmt: skip
+        grid = [f"{name}_ws", f"{name}_wz"]
+        self.op("QuantizeLinear", [f"{name}_w", *grid], f"{name}_wq", axis=0)
+        self.op("DequantizeLinear", [f"{name}_wq", *grid], f"{name}_wf", axis=0)
+        return self.op("Conv", [x, f"{name}_wf", f"{name}_b"], name, **attributes)
+
+
+def squeeze_excite(pool: str) -> onnx.ModelProto:
+    """A depthwise convolution, squeeze-and-excite of it, and one of groups: as NNCF has it."""
+    net, pads = _Quantized(), [1, 1, 1, 1]
+    net.op("Relu", ["x"], "p")
+    net.rounded("p", 0.02, 0)
+    net.conv(net.wide("p", "pf"), (72, 1, 3, 3), "d", pads=pads, group=72)
+    net.rounded("d", 0.05, 128)
+    more = {"axes": [2, 3], "keepdims": 1} if pool == "ReduceMean" else {}
+    net.op(pool, [net.wide("d", "d1")], "m", **more)
+    net.rounded("m", 0.013, 120)
+    net.conv(net.wide("m", "mf"), (24, 72, 1, 1), "s")
+    net.rounded(net.op("Relu", ["s"], "sr"), 0.03, 0)
+    net.conv(net.wide("sr", "srf"), (72, 24, 1, 1), "e")
+    net.rounded("e", 0.06, 131)
+    net.rounded(net.op("Sigmoid", [net.wide("e", "ef")], "g"), 1 / 255, 0)
+    net.op("Mul", [net.wide("d", "d2"), net.wide("g", "gf")], "u")
+    net.rounded("u", 0.05, 128)
+    net.conv(net.wide("u", "uf"), (64, 18, 3, 3), "v", pads=pads, group=4)
+    net.rounded("v", 0.2, 128)
+    net.wide("v", "y")
+    graph = helper.make_graph(
+        net.nodes, "g", [helper.make_tensor_value_info("x", 1, ["n", 72, 14, 14])],
+        [helper.make_tensor_value_info("y", 1, ["n", 64, 14, 14])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in net.held.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean"])
+def test_squeeze_and_excite_is_one_chain_of_bytes(pool: str, tmp_path: Path) -> None:
+    source = squeeze_excite(pool)
+    made = ortkit.optimize(source, ortkit.OptimizeOptions(verify=False, check_load=False))
+    made.save(tmp_path / "made.onnx")
+    ops = [node.op_type for node in onnx.load(tmp_path / "made.onnx").graph.node]
+    kinds = [op.rpartition("_")[0] for op in ops if op.startswith("int8")]
+    assert sorted(kinds) == ["int8_conv"] * 4 + ["int8_mean", "int8_scale"]
+    assert not {"Conv", "Mul", "Sigmoid", pool} & set(ops)
+    feeds = {"x": floats(3, 72, 14, 14, seed=7)}
+    before = ort.InferenceSession(
+        source.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, feeds)[0]
+    after = ortkit.Session(tmp_path / "made.onnx").run(feeds)
+    np.testing.assert_array_equal(next(iter(after.values())), before)
+
+
+def test_an_activation_in_float32_keeps_its_convolution_in_bytes(tmp_path: Path) -> None:
+    """NNCF rounds what the activation makes, and leaves the bias in float32."""
+    net, pads = _Quantized(), [1, 1, 1, 1]
+    net.rounded("x", 0.03, 125)
+    net.conv(net.wide("x", "xf"), (64, 32, 3, 3), "c", pads=pads)
+    net.op("Mul", ["c", net.op("Sigmoid", ["c"], "s")], "u")
+    net.rounded("u", 0.02, 14)
+    net.wide("u", "y")
+    graph = helper.make_graph(
+        net.nodes, "g", [helper.make_tensor_value_info("x", 1, ["n", 32, 28, 28])],
+        [helper.make_tensor_value_info("y", 1, ["n", 64, 28, 28])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in net.held.items()],
+    )  # fmt: skip
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    made = ortkit.optimize(source, ortkit.OptimizeOptions(verify=False, check_load=False))
+    made.save(tmp_path / "made.onnx")
+    ops = [node.op_type for node in onnx.load(tmp_path / "made.onnx").graph.node]
+    assert sum(op.startswith("int8_conv") for op in ops) == 1
+    assert not {"Conv", "Sigmoid", "QuickGelu"} & set(ops)
+    feeds = {"x": floats(1, 32, 28, 28, seed=7)}
+    before = ort.InferenceSession(
+        source.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, feeds)[0]
+    after = next(iter(ortkit.Session(tmp_path / "made.onnx").run(feeds).values()))
+    # ONNX Runtime's convolution is one of float32 here: what lies halfway may be the next number.
+    steps = np.abs(np.asarray(after) - before) / np.float32(0.02)
+    assert steps.max() < 1.5
+    assert (steps > 0.5).mean() < 1e-4

@@ -76,7 +76,7 @@ MAY_IMPORT = {
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
-    "fusion/int8": "analysis fusion/regions graph/* kernels/* rewrite",
+    "fusion/int8": "analysis fusion/regions graph/* isolation kernels/* rewrite",
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
     "genai": "graph/* isolation kernels optimization runtime verify verify/perturbed",
     "graph": "operators",

@@ -87,7 +87,10 @@ class Net:
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
-_OWN = frozenset({"MatMulIntegerToFloat", "QGemm", "QLinearAdd", "QuickGelu"})
+_OWN = frozenset(
+    {"MatMulIntegerToFloat", "QGemm", "QLinearAdd", "QLinearGlobalAveragePool", "QLinearMul",
+     "QuickGelu"}
+)  # fmt: skip
 
 
 def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:

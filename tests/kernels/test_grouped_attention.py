@@ -98,7 +98,7 @@ FORMS = {
     "some columns rotated": Form(heads=3, groups=3, width=80, half=16, is_packed=False),
     "many share": Form(heads=20, groups=2, width=16, half=8),
     "neighbours rotated": Form(width=48, half=16, more=", rotary_interleaved = 1"),
-    "capped": Form(heads=4, groups=2, window=9, more=", softcap = 2.5"),
+    "capped": Form(heads=4, groups=2, width=256, window=9, more=", softcap = 2.5"),
 }
 RUNS = (
     Run(1, (0,), 0), Run(1, (5,), 5), Run(1, (300,), 300), Run(2, (33,), 33), Run(5, (0,), 0),

@@ -51,6 +51,14 @@ CASES: dict[str, dict[str, object]] = {
         "sizes": (1, 24, 11, 9), "filters": (24, 5, 5), "group": 24, "strides": (2, 1),
         "pads": (2, 1, 2, 3),
     },
+    "one pixel": {"sizes": (3, 37, 1, 1), "filters": (24, 1, 1), "pads": (0, 0, 0, 0)},
+    "groups": {
+        "sizes": (1, 48, 6, 7), "filters": (96, 3, 3), "group": 12, "strides": (1, 2),
+    },
+    "groups, points": {
+        "sizes": (2, 72, 5, 3), "filters": (64, 1, 1), "group": 4, "pads": (0, 0, 0, 0),
+    },
+    "two filters a channel": {"sizes": (1, 40, 5, 6), "filters": (80, 3, 3), "group": 40},
 }  # fmt: skip
 
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine has no AVX2")
@@ -157,9 +165,10 @@ def test_filters_in_float32_of_scale_0_are_left() -> None:
     assert any("no constant bytes" in miss.reason for miss in scope.log.misses)
 
 
-def test_products_of_bytes_are_left_to_onnx_runtime() -> None:
-    _, (block,) = blocks(qdq_gate(Convolution()))
-    assert block.output.name == "yq"
+def test_products_of_bytes_are_blocks_of_their_own() -> None:
+    """They are no part of the convolution: a kernel of their own rounds as ONNX Runtime does."""
+    _, (block, product) = blocks(qdq_gate(Convolution()))
+    assert (block.output.name, product.kind) == ("yq", "int8_scale")
 
 
 def test_pads_of_a_node_in_front_are_the_windows() -> None:
@@ -172,9 +181,10 @@ def test_pads_of_a_node_in_front_are_the_windows() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"group": 2, "filters": (32, 3, 3)}, "groups of several channels"),
-        ({"group": 20, "filters": (40, 3, 3)}, "groups of several channels"),
-        ({"sizes": (2, 20, 1, 1)}, "single pixels"),
+        (
+            {"sizes": (1, 280, 5, 5), "group": 7, "filters": (168, 3, 3)},
+            "groups of 40 channels and 24 filters",
+        ),
     ],
 )
 def test_what_is_left_to_onnx_runtime(change: dict[str, object], reason: str) -> None:

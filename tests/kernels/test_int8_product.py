@@ -206,15 +206,15 @@ def test_float16_is_left() -> None:
     assert not has_product(net.model(23))
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "is_taken"), [(15, 768, False), (16, 768, True), (1, 64, True)]
-)
-def test_few_rows_of_many_weights_are_left_to_onnx_runtime(
-    rows: int, columns: int, is_taken: bool
-) -> None:
-    candidate = found(MODELS["qdq"](Net(rows, 768, columns)), HERE[-1])
-    assert (candidate.signature is not None) == is_taken
-    assert ("fewer than 16 rows" in candidate.reason) != is_taken
+@pytest.mark.parametrize("kind", ["qdq", "dynamic"])
+def test_no_run_adds_up_the_weights(kind: str) -> None:
+    """Sums of columns are constants, whether zero points are or not."""
+    signature = found(MODELS[kind](Net(1, 768, 768)), HERE[-1]).signature
+    assert signature is not None
+    one = match(signature)
+    assert isinstance(one, Int8Product)
+    assert not one.form.adds_up_weights
+    assert (one.form.column_sums is None) == (one.form.zero is None) == (kind == "qdq")
 
 
 def test_amx_is_left_to_onnx_runtime() -> None:

@@ -82,13 +82,20 @@ class Int8Convolution:
 
     def depth_of(self, level: str) -> Depth:
         """Return what a row consists of on a level."""
-        return Depth(self.form.depth) if self.is_direct(level) else self.depth
+        return Depth(self.group_depth) if self.is_direct(level) else self.depth
+
+    @property
+    def group_depth(self) -> int:
+        """Channels of a group."""
+        return self.form.depth // self.filters.groups
 
     @property
     def depth(self) -> Depth:
         """What a row consists of in a copy of lines."""
         window, channels = self.filters.window, self.form.depth
-        lines, run = lines_of(window.kernel, window.dilations, channels)
+        lines, run = window.taps, self.group_depth
+        if self.filters.groups == 1:
+            lines, run = lines_of(window.kernel, window.dilations, channels)
         down, across = window.dilations[0] * self.padded.line_size, window.dilations[1] * channels
         height = window.kernel[0]
         return Depth(run, (height, lines // height), (down, across), is_padded=True)
@@ -182,7 +189,12 @@ class _Writer:
         if self.lines is None:
             pitch = self.of.filters.image[1] * self.of.form.depth
 
-        def tile(index: Expr, height: int) -> None:
+        if self.of.filters.groups > 1:
+            each = self.of.form.columns // self.of.filters.groups
+            group = e.divide_down(panel.column, each)
+            origin = e.share(origin + group * e.i64(self.of.group_depth))
+
+        def tile(index: Expr, height: int, origin: Expr = origin) -> None:
             places = [e.share(index + e.i64(r)) for r in range(height)]
             tops = [e.share(origin + padded.place(e, one, pitch)) for one in places]
             sinks = [

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .int8_emitter import Int8Emitter
 
-_FLOATS, _BYTES = f"float32x{VECTOR}", f"uint8x{VECTOR}"
+_FLOATS = f"float32x{VECTOR}"
 
 
 @dataclass(frozen=True)
@@ -83,23 +83,31 @@ class Finisher:
 
         Args:
             column: The panel's first.
-            sums: Those of its weights, for each vector.
+            sums: Of each vector those of its weights; 0 where the kernel does not add them up.
             lanes: Columns that its last vector has.
             period: After how many vectors columns begin again; 0: never.
         """
-        e, of = self.e, self.of
-        zero = e.i32(0) if of.zero is None else e.cast(self._number(of.zero), "int32")
-        zeros = e.share_row(e.tir.Broadcast(zero, VECTOR), VECTOR, "int32")
+        e = self.e
         for vector, total in enumerate(sums):
             width = VECTOR if vector < len(sums) - 1 else lanes
             at = e.share(column + e.i64((vector % period if period else vector) * VECTOR))
-            start = e.tir.Broadcast(e.i32(0), VECTOR) - zeros * e.sums(total)
-            if of.added is not None:
-                start = start + self._row_of(of.added, at, width)
-            e.store_row(self.starts, start, vector * VECTOR, VECTOR)
+            start = self._start_of(total, at, width)
+            e.store_row(self.starts, e.whole(start), vector * VECTOR, VECTOR)
             e.store_row(self.scales, self._scale_of(at, width), vector * VECTOR, VECTOR)
             for number, buffer in self.rows.items():
                 e.store_row(buffer, self._row_of(number, at, width), vector * VECTOR, VECTOR)
+
+    def _start_of(self, total: Buffer, at: Expr, width: int) -> Expr:
+        """Return what the sums of 16 columns begin with, int32."""
+        e, of = self.e, self.of
+        start = e.tir.Broadcast(e.i32(0), VECTOR)
+        if of.zero is not None:
+            zeros = e.tir.Broadcast(e.cast(self._number(of.zero), "int32"), VECTOR)
+            sums = e.sums(total)
+            if of.column_sums is not None:
+                sums = self._row_of(of.column_sums, at, width)
+            start = start - zeros * sums
+        return start if of.added is None else start + self._row_of(of.added, at, width)
 
     def _scale_of(self, at: Expr, width: int) -> Expr:
         e, of = self.e, self.of
@@ -113,15 +121,8 @@ class Finisher:
 
     def _row_of(self, number: int, at: Expr, lanes: int) -> Expr:
         """Return 16 neighbours of an input; beyond `lanes` they are 0."""
-        e, buffer = self.e, self.buffers[number]
-        if lanes == VECTOR:
-            return e.part(buffer, at, VECTOR)
         dtype = memory_dtype(self.of.signature.inputs[number].dtype)
-        some = e.local(VECTOR, dtype)
-        e.store_row(some, e.tir.Broadcast(e.constant(0, dtype), VECTOR), 0, VECTOR)
-        with e.loop(e.i64(lanes)) as lane:
-            e.store(some, buffer[at + lane], lane)
-        return e.row(some, 0, VECTOR)
+        return self.e.sixteen(self.buffers[number], at, lanes, dtype)
 
     def begin(self, vector: int) -> Expr:
         """Return what the sums of a vector's columns begin with, int32."""
@@ -233,15 +234,5 @@ class Finisher:
         return e.row(sink, 0, VECTOR)
 
     def _put(self, value: Expr, place: Place) -> None:
-        e = self.e
-        output = self.buffers[len(self.of.signature.inputs)]
-        is_bytes = self.of.signature.outputs[0].dtype == "uint8"
-        if is_bytes:
-            value = e.cast(value, _BYTES)
-        if place.lanes == VECTOR:
-            e.put(output, place.at, value, VECTOR)
-            return
-        some = e.local(VECTOR, "uint8" if is_bytes else "float32")
-        e.store_row(some, value, 0, VECTOR)
-        with e.loop(e.i64(place.lanes)) as lane:
-            e.store(output, some[lane], place.at + lane)
+        output, spec = self.buffers[len(self.of.signature.inputs)], self.of.signature.outputs[0]
+        self.e.put_sixteen(output, place.at, value, place.lanes, spec.dtype)

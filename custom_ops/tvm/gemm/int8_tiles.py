@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .int8_emitter import Int8Emitter
 
 # Rows of tiles, the largest first. With VNNI there are 16 accumulators, two vectors wide; AVX2
-# has four, one vector of 16 columns wide: 8 registers.
+# has four, one vector of 16 columns wide: 8 registers. Of three rows LLVM (TVM 0.27) joins the
+# sums to wider vectors, and takes these apart: 5 times as long as two tiles (2026-11-28).
 _VNNI_ROWS, _PAIR_ROWS = (8, 4, 2, 1), (4, 2, 1)
 
 
@@ -90,6 +91,8 @@ class Int8Tiles:
         self.e, self.of, self.buffers = e, of, buffers
         self.panels, self.depth = panels, depth
         self.heights = _VNNI_ROWS if e.has_dot4 else _PAIR_ROWS
+        # Neighbours along K that one instruction multiplies.
+        self.step_size = GROUP if e.has_dot4 else 2
         self.together = panels.vectors if e.has_dot4 else 1
         if not e.has_dot4:
             # A panel in 16 bits.
@@ -185,22 +188,29 @@ class Int8Tiles:
                 emit(to, e.share(group + column * e.i64(of.groups)))
 
     def _open(self, panel: Opened) -> None:
-        """Emit the sums of a panel's weights, and what is read once for all rows."""
+        """Emit what is made of a panel's weights once, and what is read once for all rows."""
         e = self.e
         sums = [e.begin_sum() for _ in range(panel.vectors)]
-        with e.loop(e.i64(self.depth.all_groups)) as group:
-            for vector, total in enumerate(sums):
-                at = panel.start + group * e.i64(WIDTH * GROUP) + e.i64(vector * BYTES)
-                weights = e.share_bytes(e.sixty_four(self.buffers[self.of.weight], at))
-                if e.has_dot4:
-                    e.add_fours(total, e.constant(0x01010101, "uint32"), weights)
-                    continue
-                for number, pair in enumerate(e.widened(weights)):
-                    pair = e.share_row(pair, 2 * VECTOR, "uint16")
-                    e.add_pairs(total, e.constant(0x00010001, "uint32"), pair)
-                    to = self._wide_at(group * e.i64(2) + e.i64(number), vector)
-                    e.put(self.wide[0], to, pair, 2 * VECTOR)
+        if self.of.adds_up_weights or not e.has_dot4:
+            with e.loop(e.i64(self.depth.all_groups)) as group:
+                for vector, total in enumerate(sums):
+                    at = panel.start + group * e.i64(WIDTH * GROUP) + e.i64(vector * BYTES)
+                    weights = e.share_bytes(e.sixty_four(self.buffers[self.of.weight], at))
+                    self._open_group(group, vector, total, weights)
         self.finisher.open(panel.column, sums, panel.lanes)
+
+    def _open_group(self, group: Expr, vector: int, total: Buffer, weights: Expr) -> None:
+        """Emit the sums of four weights of 16 columns and, without VNNI, these in 16 bits."""
+        e = self.e
+        if e.has_dot4:
+            e.add_fours(total, e.constant(0x01010101, "uint32"), weights)
+            return
+        for number, pair in enumerate(e.widened(weights)):
+            pair = e.share_row(pair, 2 * VECTOR, "uint16")
+            if self.of.adds_up_weights:
+                e.add_pairs(total, e.constant(0x00010001, "uint32"), pair)
+            to = self._wide_at(group * e.i64(2) + e.i64(number), vector)
+            e.put(self.wide[0], to, pair, 2 * VECTOR)
 
     def _wide_at(self, pair: Expr, vector: int) -> Expr:
         """Return where a pair along K of 16 columns lies in the panel of 16 bits."""
@@ -217,76 +227,53 @@ class Int8Tiles:
         panel: Opened,
         line: tuple[Expr, Expr],
     ) -> None:
-        """Emit the products of a line of each row, added to sums."""
-        add = self._add_fours if self.e.has_dot4 else self._add_pairs
-        tops = rows[1]
+        """Emit the products of a line of each row, added to sums.
+
+        Args:
+            rows: What has them, and where each begins.
+            totals: The sums of each row, one for each vector.
+            vectors: Of the panel.
+            panel: The columns.
+            line: How far it lies from a row's first, and its first group.
+        """
+        e, size, (x, tops) = self.e, self.step_size, rows
+        add = e.add_fours if e.has_dot4 else e.add_pairs
         if prod(self.depth.lines) > 1:
-            tops = [self.e.share(top + line[0]) for top in tops]
-        add((rows[0], tops), totals, vectors, panel, line[1])
+            tops = [e.share(top + line[0]) for top in tops]
+        first = e.share(line[1] * e.i64(GROUP // size))
 
-    def _add_fours(
-        self,
-        rows: tuple[Buffer, list[Expr]],
-        totals: list[list[Buffer]],
-        vectors: range,
-        panel: Opened,
-        first: Expr,
-    ) -> None:
-        """Emit sums of four products at once."""
-        e, run, (x, tops) = self.e, self.depth.run, rows
-        start = e.share(panel.start + first * e.i64(WIDTH * GROUP))
-
-        def step(group: Expr, four: list[Expr]) -> None:
-            at = start + group * e.i64(WIDTH * GROUP)
-            held = self.buffers[self.of.weight]
-            weights = [
-                e.share_bytes(e.sixty_four(held, at + e.i64(vector * BYTES))) for vector in vectors
-            ]
-            for own, value in zip(totals, four, strict=True):
-                for total, weight in zip(own, weights, strict=True):
-                    e.add_fours(total, value, weight)
-
-        whole = self.depth.groups if self.depth.is_padded else run // GROUP
-        with e.loop(e.i64(whole)) as group:
-            at = e.share(group * e.i64(GROUP))
-            step(group, [e.share(self._four(x, top + at)) for top in tops])
-        if left := max(0, run - whole * GROUP):
-            at = e.i64(run - left)
-            step(e.i64(whole), [e.share(self._some(x, top + at, left)) for top in tops])
-
-    def _add_pairs(
-        self,
-        rows: tuple[Buffer, list[Expr]],
-        totals: list[list[Buffer]],
-        vectors: range,
-        panel: Opened,
-        first: Expr,
-    ) -> None:
-        """Emit sums of two products at once, of rows and a panel in 16 bits."""
-        e, (buffer, tops) = self.e, rows
-        del panel
-        begin = e.share(first * e.i64(2))
-        with e.loop(e.i64(-(-self.depth.run // 2))) as pair:
-            weights = [
-                e.share_row(
-                    e.part(self.wide[0], self._wide_at(begin + pair, vector), 2 * VECTOR),
-                    2 * VECTOR,
-                    "uint16",
-                )
-                for vector in vectors
-            ]
+        def step(number: Expr, count: int) -> None:
+            weights = [self._weights(panel, first + number, vector) for vector in vectors]
+            at = e.share(number * e.i64(size))
             for top, own in zip(tops, totals, strict=True):
-                at = top + pair * e.i64(2)
-                two = e.share(e.tir.reinterpret("uint32", e.part(buffer, at, 2)))
+                value = e.share(self._neighbours(x, top + at, count))
                 for total, weight in zip(own, weights, strict=True):
-                    e.add_pairs(total, two, weight)
+                    add(total, value, weight)
 
-    def _four(self, x: Buffer, at: Expr) -> Expr:
-        return self.e.tir.reinterpret("uint32", self.e.part(x, at, GROUP))
+        # What lies behind rows in 16 bits is 0, as it is in a copy of lines.
+        is_padded = self.depth.is_padded or not e.has_dot4
+        whole, left = divmod(self.depth.run, size)
+        if left and is_padded:
+            whole, left = whole + 1, 0
+        with e.loop(e.i64(whole)) as number:
+            step(number, size)
+        if left:
+            step(e.i64(whole), left)
 
-    def _some(self, x: Buffer, at: Expr, count: int) -> Expr:
-        """Return fewer than four neighbours; the others are 0, and not read."""
+    def _weights(self, panel: Opened, step: Expr, vector: int) -> Expr:
+        """Return those of 16 columns for a step along K: 64 bytes, or 32 numbers of 16 bits."""
         e = self.e
+        if e.has_dot4:
+            at = panel.start + step * e.i64(WIDTH * GROUP) + e.i64(vector * BYTES)
+            return e.share_bytes(e.sixty_four(self.buffers[self.of.weight], at))
+        part = e.part(self.wide[0], self._wide_at(step, vector), 2 * VECTOR)
+        return e.share_row(part, 2 * VECTOR, "uint16")
+
+    def _neighbours(self, x: Buffer, at: Expr, count: int) -> Expr:
+        """Return neighbours along K as one uint32; those beyond `count` are 0, and not read."""
+        e = self.e
+        if count == self.step_size:
+            return e.tir.reinterpret("uint32", e.part(x, at, count))
         result = e.cast(x[at], "uint32")
         for number in range(1, count):
             shifted = e.cast(x[at + e.i64(number)], "uint32") << e.constant(8 * number, "uint32")

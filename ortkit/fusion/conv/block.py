@@ -16,8 +16,8 @@ class Block:
 
     Args:
         kind: What its kernel is: the anchor's, or "expand_depthwise", "bf16_conv", "int8_conv",
-            "squeeze_excite", "max_pool", "resize" or "global_mean"; on CUDA "conv" and
-            "depthwise_conv".
+            "squeeze_excite", "max_pool", "resize", "int8_mean" or "int8_scale"; on CUDA "conv",
+            "depthwise_conv" and "global_mean".
         convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
             convolution with the depthwise one of its result; or all Resizes of a sum.
         windows: Of each; none of a mean over an image, and of Resizes.

@@ -11,6 +11,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op
+from ortkit.fusion.conv import int8_images
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.finder import BlockFinder
 from ortkit.fusion.conv.resizes import is_resize
@@ -28,6 +29,8 @@ from ortkit.fusion.regions.bf16_operands import (
 from ortkit.graph.shapes.conv_window import pool_window_of
 from ortkit.rewrite.scope import Scope
 
+#: Kinds of blocks that may read bytes.
+_READ_BYTES = frozenset({"int8_conv", "max_pool"}) | int8_images.KINDS
 _POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
@@ -71,7 +74,7 @@ class CpuBlockFinder(BlockFinder):
         blocks = super()._beside(gates)
         inside = {node for block in blocks for node in block.nodes}
         for number, block in enumerate(blocks):
-            if block.kind not in ("int8_conv", "max_pool"):
+            if block.kind not in _READ_BYTES:
                 continue
             widening = [
                 use.node
@@ -92,7 +95,21 @@ class CpuBlockFinder(BlockFinder):
         return not value.is_graph_output() and all(use.node in inside for use in value.uses())
 
     def pool(self, node: ir.Node) -> Block | None:
-        """Return the block of a pooling between two values of the same type."""
+        """Return the block of a pooling, or of another operator on images of bytes."""
+        return self._largest(node) or self._image_op(node)
+
+    def _image_op(self, node: ir.Node) -> Block | None:
+        """Return the block of means or products of images of bytes."""
+        if node in self.refused or node in self.excluded:
+            return None
+        found = int8_images.find_image_op(self.scope, node)
+        if found is None or not self.excluded.isdisjoint(found.nodes):
+            return None
+        self.excluded.update(found.nodes)
+        return int8_images.block_of(found)
+
+    def _largest(self, node: ir.Node) -> Block | None:
+        """Return the block of a MaxPool between two values of the same type."""
         if node.op_type != "MaxPool" or node.domain or node in self.refused:
             return None
         window = pool_window_of(self.scope.shapes, node)

@@ -24,6 +24,8 @@ from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_t
 from ortkit.rewrite.scope import Scope
 
 TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
+#: Resize may have no scales and no region since.
+_ABSENT_SINCE = 13
 #: ReduceMean has its axes as an input since.
 _AXES_INPUT_SINCE = 18
 
@@ -206,9 +208,17 @@ class BodyWriter:
         pairs = list(zip(old, new[-2:], strict=True))
         if all(size % given == 0 for given, size in pairs):
             factors = np.array([1, 1, *(size // given for given, size in pairs)], np.float32)
-            return self.writer.op("Resize", image, "", self.writer.constant(factors), **kept)
+            factor = self.writer.constant(factors)
+            return self.writer.op("Resize", image, self._absent(), factor, **kept)
         # Not along axes: ONNX Runtime 1.31.1 fails as it moves a Transpose over such a Resize.
-        return self.writer.op("Resize", image, "", "", self.writer.integers(*new), **kept)
+        given = self.writer.integers(*new)
+        return self.writer.op("Resize", image, self._absent(), self._absent(), given, **kept)
+
+    def _absent(self) -> str:
+        """Return an operand of a Resize that is not there; older ones are empty."""
+        if self.scope.opset() >= _ABSENT_SINCE:
+            return ""
+        return self.writer.constant(np.zeros(0, np.float32))
 
     def _epilogue_operand(self, value: ir.Value | None) -> str:
         if value is None:

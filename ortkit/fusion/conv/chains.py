@@ -25,6 +25,8 @@ MOST_ROUNDS = 6
 #: A chain is one rewrite, named by the result of its last block.
 RULE = "nhwc"
 _AGAIN = "a block was refused"
+#: Kinds of blocks for which alone no layout is changed.
+_NEVER_ALONE = frozenset({"int8_mean", "int8_scale", "resize"})
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,11 @@ def _judged(
     around = borders(blocks, spares=spares and target.spares)
     cost = target.chain_cost(scope, blocks, around)
     reason = "" if cost.pays else f"not predicted to gain {cost.least_in_words} of its time"
-    if around.changed and all(block.kind == "resize" for block in blocks):
+    if around.changed and all(block.kind in _NEVER_ALONE for block in blocks):
         # Of several threads one transposes, and all compute what is left to ONNX Runtime.
-        reason = "Resizes alone are not worth another layout"
+        is_resize = blocks[0].kind == "resize"
+        what = "Resizes" if is_resize else "means and products of images"
+        reason = f"{what} alone are not worth another layout"
     if reason:
         return Chain(tuple(blocks), (), cost, reason)
     made = {value for block in blocks for value in block.results}

@@ -11,8 +11,8 @@ from math import prod
 
 import onnx_ir as ir
 
+from ortkit.fusion.conv import int8
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.int8 import quantized_cost
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.conv_anchor import ConvSizes
@@ -88,9 +88,13 @@ class ChainCost:
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:
     """Return what one block costs one thread."""
+    if block.kind in int8.IMAGE_NS:
+        elements = _elements(scope, block.source)
+        before, after = int8.IMAGE_NS[block.kind]
+        return ChainCost(before * elements, after * elements, LEAST_QUANTIZED_GAIN)
     if block.kind == "int8_conv":
         elements = _elements(scope, block.output)
-        return ChainCost(*quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
+        return ChainCost(*int8.quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
     return ChainCost(_excluded(scope, block, RUNTIME), _excluded(scope, block, OURS))
 
 

@@ -17,7 +17,7 @@ from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.cost import conv_sizes
 from ortkit.fusion.conv.nodes import is_global_mean, is_scalar
 from ortkit.fusion.regions.access import is_read_once, only_reader
-from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
+from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS, is_own_step
 from ortkit.fusion.regions.growth import epilogue_steps
 from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.kernels.conv_anchor import ConvAnchor
@@ -231,7 +231,7 @@ class BlockFinder:
         epilogue: list[ir.Node],  # noqa: ARG002
         output: ir.Value,
     ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
-        """Return the ends of a convolution as they lie in bfloat16, where they do.
+        """Return the ends of a convolution that are stored in bfloat16.
 
         Args:
             source: What is convolved.
@@ -247,7 +247,7 @@ class BlockFinder:
         """Say whether a node may be a part of an activation that is written in parts."""
         if node in self.excluded or node.graph is not self.graph:
             return False
-        return _is_quick_gelu(node) or (not node.domain and node.op_type in INNER)
+        return is_own_step(node) or (not node.domain and node.op_type in INNER)
 
     def _beside(self, gates: list[Block]) -> list[Block]:
         """Return the blocks beside the gates."""
@@ -263,7 +263,7 @@ class BlockFinder:
         it."""
         if node.graph is not self.graph or node in self.excluded:
             return None
-        if not _is_quick_gelu(node) and (node.domain or node.op_type not in EPILOGUE_OPS):
+        if not is_own_step(node) and (node.domain or node.op_type not in EPILOGUE_OPS):
             return None
         found = []
         for other in node.inputs:
@@ -273,10 +273,6 @@ class BlockFinder:
                 return None
             found.append(other)
         return found
-
-
-def _is_quick_gelu(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
 
 
 def _settled(blocks: list[Block], gates: list[Block]) -> list[Block]:

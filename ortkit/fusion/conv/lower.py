@@ -94,7 +94,12 @@ class _Lowering:
     def _back(self, block: Block, value: ir.Value, name: str) -> ir.Value:
         """Return a result in NCHW; where an image is one pixel no element moves."""
         scope = self.scope
-        if block.kind == "global_mean":
+        if block.kind == "int8_mean" and scope.shapes.rank(block.output) == 2:
+            channels = (scope.shapes.shape(block.output) or ())[1]
+            assert isinstance(channels, int)
+            shape = scope.constant(np.array([0, channels]), f"{name}/shape", block.last)
+            (back,) = scope.insert(block.last, "Reshape", [value, shape], name=name)
+        elif block.kind == "global_mean":
             shape = scope.constant(np.array([0, -1, 1, 1]), f"{name}/shape", block.last)
             (back,) = scope.insert(block.last, "Reshape", [value, shape], name=name)
         else:

@@ -14,8 +14,13 @@ def is_scalar(scope: Scope, value: ir.Value) -> bool:
     return array is not None and array.size == 1
 
 
-def is_global_mean(site: Site) -> bool:
-    """Say whether a node makes the means over both spatial axes, [N, C, 1, 1]."""
+def is_global_mean(site: Site, keepdims: int | None = 1) -> bool:
+    """Say whether a node makes the means over both spatial axes, [N, C, 1, 1].
+
+    Args:
+        site: The node.
+        keepdims: As the node has it, 0 for [N, C]; None for either.
+    """
     if site.node.domain or site.node.op_type not in ("GlobalAveragePool", "ReduceMean"):
         return False
     x = site.input(0)
@@ -27,6 +32,6 @@ def is_global_mean(site: Site) -> bool:
     if axes is None:
         array = site.scope.array(site.input(1), limit=4)
         axes = None if array is None else tuple(int(axis) for axis in array.flat)
-    return (
-        axes is not None and {axis % 4 for axis in axes} == {2, 3} and site.int("keepdims", 1) == 1
-    )
+    if axes is None or {axis % 4 for axis in axes} != {2, 3}:
+        return False
+    return keepdims is None or site.int("keepdims", 1) == keepdims

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv import cost, cuda_cost
+from ortkit.fusion.conv import cost, cuda_cost, int8_images
 from ortkit.fusion.conv.bf16 import ProductWriter
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.blocks import CpuBlockFinder
@@ -67,6 +67,8 @@ def describe_block(scope: Scope, block: Block) -> Described:
         return ProductWriter(scope, block).product()
     if block.kind == "int8_conv":
         return describe_quantized(scope, block)
+    if block.kind in int8_images.KINDS:
+        return int8_images.describe_image_op(scope, block)
     return BodyWriter(scope, block).describe()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.analysis.quantization import is_op
-from ortkit.fusion.int8.lookup import find_lookup
+from ortkit.fusion.int8.lookup import Lookup, find_lookup
 from ortkit.fusion.int8.products import (
     MICROSOFT,
     Array,
@@ -37,7 +36,7 @@ from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.node_writer import NodeWriter
-from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.region import PASS, FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import equal_sizes
 from ortkit.graph.symbolic.dims import Size
@@ -45,6 +44,7 @@ from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import describe
 
 KIND = "int8_product"
 #: Longest chain that is tried.
@@ -148,12 +148,7 @@ class Chain:
         matrix = one.matrix
         panels = self.search.constant(matrix, f"{matrix.value.name}/panels", matrix.tensor())
         x, packed = self._input("x", one.x), self._input("w", panels)
-        given = one.zero
-        zero = self._number(np.uint8(given)) if isinstance(given, int) else self._input("z", given)
-        sums = matrix.sums(w, x, packed, zero)
-        if one.added is not None:
-            sums = w.op("Add", sums, self._row("c", one.added))
-        cast = w.op("Cast", sums, to=int(ir.DataType.FLOAT))
+        cast = w.op("Cast", self._sums(x, packed), to=int(ir.DataType.FLOAT))
         scale, rounding = one.scale, self._rounding(one.end) if one.is_merged else None
         if rounding is not None and not isinstance(scale, ir.Value):
             scale = quotient(scale, rounding[1].scale)
@@ -164,7 +159,11 @@ class Chain:
             name = w.op("Mul", self._input("f", one.factor), name)
         scaled = w.op("Mul", cast, name)
         if one.bias is not None:
-            scaled = w.op("Add", scaled, self._input("b", one.bias))
+            if isinstance(one.bias, ir.Value):
+                name = self._input("b", one.bias)
+            else:
+                name = self._row("b", one.bias)
+            scaled = w.op("Add", scaled, name)
         if one.grid is not None:
             return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
         if rounding is not None:
@@ -174,6 +173,27 @@ class Chain:
             self.value = nodes[-1].outputs[0]
             return self._quantized(scaled, Grid(np.float32(1.0), grid.zero))
         return scaled
+
+    def _sums(self, x: str, packed: str) -> str:
+        """Write the exact sums; what zero points of x take off is known but for these."""
+        w, one = self.writer, self.product
+        matrix, given = one.matrix, one.zero
+        if isinstance(given, int) and not matrix.has_zeros_around:
+            sums = matrix.sums(w, x, packed, "")
+            if not given and one.added is None:
+                return sums
+            return w.op("Add", sums, self._row("c", matrix.offsets(given, one.added)))
+        if isinstance(given, int):
+            sums = matrix.sums(w, x, packed, self._number(np.uint8(given)))
+        elif matrix.has_zeros_around:
+            sums = matrix.sums(w, x, packed, self._input("z", given))
+        else:
+            zero = w.op("Cast", self._input("z", given), to=int(ir.DataType.INT32))
+            key, held = (matrix, "column sums"), f"{matrix.value.name}/column_sums"
+            columns = self.search.constant(key, held, matrix.column_sums())
+            off = w.op("Mul", zero, self._input("k", columns))
+            sums = w.op("Sub", matrix.sums(w, x, packed, ""), off)
+        return sums if one.added is None else w.op("Add", sums, self._row("c", one.added))
 
     # ---- what follows
     def _step(self) -> bool:
@@ -318,7 +338,10 @@ class Chain:
     def _look_up(self) -> bool:
         """Take in a function of bytes, as a table."""
         found = find_lookup(self.scope, self.value, self._is_free)
-        if found is None:
+        if isinstance(found, Refused):
+            readers = [use.node for use in self.value.uses()]
+            self.scope.log.miss(PASS, describe(readers[0]), found.reason)
+        if not isinstance(found, Lookup):
             return False
         key = "table", found.table.tobytes()
         held = f"{self.product.end.name}/table{len(self.inputs)}"
@@ -414,8 +437,8 @@ class Chain:
         self.inputs[name] = value
         return name
 
-    def _row(self, name: str, array: Array) -> str:
-        tensor = ir.tensor(np.ascontiguousarray(array))
+    def _row(self, name: str, row: Array | ir.TensorProtocol) -> str:
+        tensor = ir.tensor(np.ascontiguousarray(row)) if isinstance(row, np.ndarray) else row
         self.inputs[name] = detached_constant(tensor, f"{self.product.end.name}/{name}")
         return name
 
@@ -441,9 +464,6 @@ def _rounded(one: IntegerProduct, nodes: list[ir.Node], grid: Grid) -> IntegerPr
     )  # fmt: skip
 
 
-#: With fewer rows and this many weights ONNX Runtime's product takes 0.73 to 0.95 of the time of
-#: ours. Fewer weights cost no more than their nodes, and more wait for memory (2026-11-28).
-_FEW_ROWS, _WEIGHTS = 16, range(1 << 19, 1 << 23)
 #: Shorter chains that are tried where a kernel does not take the longest.
 _TRIED = 4
 
@@ -458,16 +478,5 @@ def _regions(search: Search, node: ir.Node) -> Choices | Refused | None:
     product = find_product(search.scope, node)
     if product is None or not search.taken.isdisjoint(product.nodes):
         return None
-    if _has_few_rows(search.scope, product):
-        return Refused(f"with fewer than {_FEW_ROWS} rows ONNX Runtime's product is faster")
     chain = Chain(search, product)
     return product.nodes, map(chain.region, chain.ends[::-1][:_TRIED])
-
-
-def _has_few_rows(scope: Scope, product: IntegerProduct) -> bool:
-    """Say whether a product has few rows, as far as its sizes are known."""
-    sizes = (scope.shapes.shape(product.x) or ())[:-1]
-    rows = [size for size in sizes if isinstance(size, int)]
-    is_known = len(rows) == len(sizes) > 0
-    weights = prod(product.matrix.layout.result)
-    return is_known and prod(rows) < _FEW_ROWS and weights in _WEIGHTS

@@ -32,7 +32,7 @@ from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import Window, window_of
-from ortkit.kernels.layouts.int8_panels import filter_layout, layout, lines_of
+from ortkit.kernels.layouts.int8_panels import WIDTH, filter_layout, layout, lines_of
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused, RefusedError, refusals
@@ -42,18 +42,25 @@ from ortkit.rewrite.site import Site
 KIND = "int8_conv"
 _TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 _RANK = 4
+#: Multiply-adds of ours in the time in which ONNX Runtime copies one pixel of one group; see
+#: `Rates.gather` in `fusion/conv/int8.py`.
+_GATHERED = 290
 
 
 @dataclass(frozen=True)
 class Filters(Weights):
-    """Filters [M, C, kh, kw], of a depthwise convolution [C, 1, kh, kw].
+    """Filters [M, C / groups, kh, kw], of a depthwise convolution [C, 1, kh, kw].
+
+    Kernels read as many groups as one, with zeros between them, as fill whole panels.
 
     Args:
         window: How they move.
+        groups: Of channels.
         is_depthwise: Whether each channel has one of its own.
     """
 
     window: Window
+    groups: int
     is_depthwise: bool
 
     @property
@@ -70,37 +77,59 @@ class Filters(Weights):
         return self.sizes[0]
 
     @property
+    def joined(self) -> int:
+        """How many groups are read as one; 1 of a depthwise convolution."""
+        each = self.columns // self.groups
+        if self.is_depthwise:
+            return 1
+        counts = (one for one in range(1, self.groups) if self.groups % one == 0)
+        return next((one for one in counts if one * each % WIDTH == 0), self.groups)
+
+    @property
+    def depth(self) -> int:
+        """Channels that a filter is multiplied with, those of zeros included."""
+        return self.sizes[1] * self.joined
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether each pixel is multiplied by one matrix."""
+        return self.window.is_point and self.groups == self.joined
+
+    @property
     def layout(self) -> Prepack:
         """See `Weights`."""
-        columns, depth, height, width = self.sizes
+        columns, _, height, width = self.sizes
+        depth = self.depth
         if self.is_depthwise:
             return layout(height * width, columns)
-        if self.window.is_point:
+        if self.is_matrix:
             return layout(depth, columns)
+        if self.groups != self.joined:
+            return filter_layout(columns, height * width, depth)
         return filter_layout(columns, *lines_of((height, width), self.window.dilations, depth))
 
     def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
         """See `Weights`: with images as NHWC."""
-        columns, depth, height, width = self.sizes
-        unpacked = writer.unpacked(packed, self.layout)
-        if self.window.is_point and not self.is_depthwise:
-            return writer.op("MatMulInteger", x, unpacked, zero)
+        columns, _, height, width = self.sizes
+        unpacked, zeros = writer.unpacked(packed, self.layout), [zero] if zero else []
+        if self.is_matrix and not self.is_depthwise:
+            return writer.op("MatMulInteger", x, unpacked, *zeros)
         if self.is_depthwise:
             rows = writer.op("Transpose", unpacked, perm=[1, 0])
             weight = writer.op("Reshape", rows, writer.integers(columns, 1, height, width))
         else:
-            shape = writer.integers(columns, height, width, depth)
+            shape = writer.integers(columns, height, width, self.depth)
             weight = writer.op("Transpose", writer.op("Reshape", unpacked, shape), perm=_TO_NCHW)
         planar = writer.op("Transpose", x, perm=_TO_NCHW)
         attributes: dict[str, object] = dict(self.window.attributes)
-        attributes["group"] = columns if self.is_depthwise else 1
-        made = writer.op("ConvInteger", planar, weight, zero, **attributes)
+        attributes["group"] = self.groups // self.joined
+        made = writer.op("ConvInteger", planar, weight, *zeros, **attributes)
         return writer.op("Transpose", made, perm=_TO_NHWC)
 
     def fits(self, given: Sizes, made: Sizes) -> bool:
         """See `Weights`."""
         columns, depth = self.sizes[:2]
-        channels = columns if self.is_depthwise else depth
+        channels = depth * self.groups
         return (given[1:2], made[1:2]) == ((channels,), (columns,)) and given[:1] == made[:1]
 
     def is_row(self, array: Array) -> bool:
@@ -111,13 +140,35 @@ class Filters(Weights):
         """See `Weights`."""
         return tuple(sizes[axis] for axis in _TO_NHWC)
 
+    @property
+    def column_axis(self) -> int:
+        """See `Weights`."""
+        return 1 if self.is_depthwise or self.is_matrix else 0
+
+    @property
+    def has_zeros_around(self) -> bool:
+        """See `Weights`."""
+        return any(self.window.pads)
+
     def _unpacked(self, array: Array) -> Array:
-        columns, depth, height, width = self.sizes
+        columns, _, height, width = self.sizes
         if self.is_depthwise:
             return array.reshape(columns, height * width).T
-        if self.window.is_point:
-            return array.reshape(columns, depth).T
+        if self.joined > 1:
+            array = self._joined(array)
+        if self.is_matrix:
+            return array.reshape(columns, self.depth).T
         return array.transpose(0, 2, 3, 1).reshape(self.layout.result)
+
+    def _joined(self, array: Array) -> Array:
+        """Return the filters of several groups each as those of one, with zeros elsewhere."""
+        columns, depth, height, width = self.sizes
+        made = np.full((columns, self.depth, height, width), self.middle, array.dtype)
+        group = np.arange(columns) // (columns // self.groups) % self.joined
+        for number in range(self.joined):
+            at = slice(number * depth, (number + 1) * depth)
+            made[group == number, at] = array[group == number]
+        return made
 
 
 @refusals
@@ -146,13 +197,12 @@ class _Finder(Finder):
             raise RefusedError("its scales are not one for each filter")
         source, grid = x
         source, weight, before = self._padded(source, grid, weight)
-        scale, bias, added = np.asarray(grid.scale * scales, np.float32), self.input(2), None
-        if bias is not None:
-            added = self.whole_bias(bias, scale, weight)
-            if added is None:
-                raise RefusedError("its bias has another scale than its sums, or is no constant")
+        scale, given = np.asarray(grid.scale * scales, np.float32), self.input(2)
+        added, bias = (None, None) if given is None else self.biases(given, scale, weight)
+        if given is not None and added is None and bias is None:
+            raise RefusedError("its bias has another scale than its sums, or is no constant")
         found = self.made(
-            source, grid.zero, weight, scale, added=added, is_merged=True,
+            source, grid.zero, weight, scale, added=added, bias=bias, is_merged=True,
             nodes=(*before, self.node),
         )  # fmt: skip
         return self._convolution(found)
@@ -183,8 +233,6 @@ class _Finder(Finder):
         ]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise RefusedError("its images are of unknown size")
-        if all(size == 1 for size in (sizes[1], sizes[2])):
-            raise RefusedError("its images are single pixels")
         return found
 
     def _filters(self, value: ir.Value | None, zero: ir.Value | None) -> Filters:
@@ -195,9 +243,16 @@ class _Finder(Finder):
         columns, depth = value.const_value.shape.numpy()[:2]
         group = self.node.attributes.get("group")
         groups = 1 if group is None else group.as_int()
-        if groups != 1 and (groups != columns or depth != 1):
-            raise RefusedError("it has groups of several channels")
-        return Filters(value, middle, window, groups != 1)
+        if groups < 1 or columns % groups:
+            raise RefusedError("its groups have no equal numbers of filters")
+        is_depthwise = groups == columns and depth == 1 and groups != 1
+        found = Filters(value, middle, window, groups, is_depthwise)
+        if found.depth > depth + _GATHERED * groups / columns:
+            raise RefusedError(
+                f"its groups of {depth} channels and {columns // groups} filters leave most of a"
+                " vector empty"
+            )
+        return found
 
     def _padded(
         self, source: ir.Value, grid: Grid, weight: Filters

@@ -2,14 +2,15 @@
 
 A SiLU in QDQ format is five operators on bytes, each a pass over memory in ONNX Runtime. What is
 computed from one byte alone is known when the model is optimized. ONNX Runtime itself computes the
-table, under its own optimizations, so that results are its own to the bit.
+table, under its own optimizations, so that results are its own to the bit. It does so in a process
+of its own, for all functions of a graph at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -17,18 +18,26 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.analysis.quantization import is_op
-from ortkit.env import set_runtime_log
+from ortkit.errors import InternalError
+from ortkit.fusion.int8.lookup_child import BYTES, Outcome, Table, TablesJob, tables
 from ortkit.fusion.int8.products import MICROSOFT, Array, Grid, grid_of
 from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.growth import next_step
+from ortkit.isolation.ended import Ended
+from ortkit.isolation.run import run_isolated
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
-#: Bytes that there are.
-BYTES = 256
 #: Nodes of a function that are looked at.
 _MOST = 12
 #: ONNX Runtime's operators on bytes that read numbers beside one value.
 _ON_BYTES = frozenset({"QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"})
+#: For all functions of a graph, and for one.
+_ALL_SECONDS, _ONE_SECONDS = 120.0, 20.0
+#: What became of functions, by their models; the most that are kept.
+_KNOWN: dict[bytes, Outcome] = {}
+_MOST_KNOWN = 4096
+_Function: TypeAlias = tuple[tuple[ir.Node, ...], Grid]
 
 
 @dataclass(frozen=True)
@@ -48,16 +57,34 @@ class Lookup:
 
 def find_lookup(
     scope: Scope, value: ir.Value, is_free: Callable[[ir.Node], bool]
-) -> Lookup | None:
-    """Return the longest function of a value in bytes that makes bytes again; None for none.
+) -> Lookup | Refused | None:
+    """Return the longest function of a value in bytes that makes bytes again.
 
     Args:
         scope: The graph's.
         value: uint8.
         is_free: Says whether a region may take in a node.
+
+    Returns:
+        None if no such function follows; `Refused` if ONNX Runtime makes no table of it.
     """
-    nodes, end = list[ir.Node](), value
-    found: tuple[tuple[ir.Node, ...], Grid] | None = None
+    found = _function(scope, value, is_free)
+    if found is None:
+        return None
+    nodes, grid = found
+    model = _model(scope, value, nodes)
+    if model not in _KNOWN:
+        _compute([model, *_others(scope, nodes[0])])
+    outcome = _KNOWN[model]
+    if not isinstance(outcome, Table):
+        return Refused(f"no table of a function of bytes: {outcome}")
+    return Lookup(nodes, np.frombuffer(outcome.data, np.uint8), grid)
+
+
+def _function(
+    scope: Scope, value: ir.Value, is_free: Callable[[ir.Node], bool]
+) -> _Function | None:
+    nodes, end, found = list[ir.Node](), value, None
 
     def is_inner(node: ir.Node) -> bool:
         return is_free(node) and _is_pointwise(node)
@@ -70,10 +97,35 @@ def find_lookup(
         end = nodes[-1].outputs[0]
         if (grid := _grid(scope, nodes[-1])) is not None:
             found = tuple(nodes), grid
-    if found is None:
-        return None
-    table = _table(_model(scope, value, found[0]))
-    return None if table is None else Lookup(found[0], np.frombuffer(table, np.uint8), found[1])
+    return found
+
+
+def _others(scope: Scope, beside: ir.Node) -> Iterator[bytes]:
+    """Yield the models of the functions of all bytes in a node's graph."""
+    graph = beside.graph
+    for node in graph or ():
+        if not node.outputs or scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
+            continue
+        found = _function(scope, node.outputs[0], lambda one: one.graph is graph)
+        if found is not None:
+            yield _model(scope, node.outputs[0], found[0])
+
+
+def _compute(models: Iterable[bytes]) -> None:
+    """Find out what becomes of functions; if all of them give nothing, of each alone."""
+    wanted = tuple(model for model in dict.fromkeys(models) if model not in _KNOWN)
+    if len(_KNOWN) + len(wanted) > _MOST_KNOWN:
+        _KNOWN.clear()
+    try:
+        made = run_isolated(tables, TablesJob(wanted), timeout_seconds=_ALL_SECONDS)
+        if not isinstance(made, Ended):
+            _KNOWN.update(zip(wanted, made, strict=True))
+            return
+        for model in wanted:
+            one = run_isolated(tables, TablesJob((model,)), timeout_seconds=_ONE_SECONDS)
+            _KNOWN[model] = f"the process {one}" if isinstance(one, Ended) else one[0]
+    except InternalError as error:
+        _KNOWN.update(dict.fromkeys(wanted, str(error)))
 
 
 def _is_pointwise(node: ir.Node) -> bool:
@@ -125,22 +177,3 @@ def _model(scope: Scope, value: ir.Value, nodes: Sequence[ir.Node]) -> bytes:
     made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     data: bytes = made.SerializeToString(deterministic=True)
     return data
-
-
-@lru_cache(maxsize=1024)
-def _table(model: bytes) -> bytes | None:
-    """Return what ONNX Runtime makes of all bytes; None if it does not run the model."""
-    import onnxruntime
-
-    set_runtime_log(onnxruntime)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    try:
-        session = onnxruntime.InferenceSession(
-            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
-        (made,) = session.run(None, {"x": np.arange(BYTES, dtype=np.uint8)})
-    except Exception:  # noqa: BLE001 - its exceptions have no base of their own
-        return None
-    return made.tobytes() if made.dtype == np.uint8 and made.shape == (BYTES,) else None

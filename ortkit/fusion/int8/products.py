@@ -67,7 +67,10 @@ class Weights(ABC):
 
     @abstractmethod
     def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
-        """Write the int32 product of x with what is unpacked, and return its name."""
+        """Write the int32 product of x with what is unpacked, and return its name.
+
+        Without a `zero` x is multiplied as it is.
+        """
 
     @abstractmethod
     def fits(self, given: Sizes, made: Sizes) -> bool:
@@ -81,6 +84,16 @@ class Weights(ABC):
     def lie(self, sizes: Sizes) -> Sizes:
         """Return the sizes of a value as kernels see it."""
 
+    @property
+    @abstractmethod
+    def column_axis(self) -> int:
+        """The axis of columns in the sizes that `layout` packs."""
+
+    @property
+    def has_zeros_around(self) -> bool:
+        """Whether products read numbers that stand for 0 where there is no operand."""
+        return False
+
     @abstractmethod
     def _unpacked(self, array: Array) -> Array:
         """Return the constant in the sizes that `layout` packs."""
@@ -90,12 +103,42 @@ class Weights(ABC):
         shape = ir.Shape(self.layout.shape)
         return ir.LazyTensor(self._packed, dtype=ir.DataType.INT8, shape=shape)
 
-    def _packed(self) -> ir.TensorProtocol:
+    def offsets(self, zero: int, added: Array | None) -> ir.TensorProtocol:
+        """Return int32 [N]: what sums begin with that are then added up from x as it is.
+
+        Args:
+            zero: What stands for 0 in x.
+            added: int32 [N], added to the sums; None for 0.
+        """
+
+        def read() -> ir.TensorProtocol:
+            first = np.zeros(self.columns, np.int32) if added is None else added
+            with np.errstate(over="ignore"):
+                return ir.tensor(first - np.int32(zero) * self._column_sums())
+
+        return ir.LazyTensor(read, dtype=ir.DataType.INT32, shape=ir.Shape([self.columns]))
+
+    def column_sums(self) -> ir.TensorProtocol:
+        """Return int32 [N], the sums of columns, once they are read."""
+        return ir.LazyTensor(
+            lambda: ir.tensor(self._column_sums()), dtype=ir.DataType.INT32,
+            shape=ir.Shape([self.columns]),
+        )  # fmt: skip
+
+    def _column_sums(self) -> Array:
+        array = self._whole()
+        others = tuple(axis for axis in range(array.ndim) if axis != self.column_axis)
+        return np.asarray(array.sum(others, np.int32))
+
+    def _whole(self) -> Array:
+        """Return the numbers, int8, in the sizes that `layout` packs."""
         tensor = self.value.const_value
         assert tensor is not None
         array = self._unpacked(read_once(tensor))
-        array = (array.astype(np.int16) - self.middle).astype(np.int8)
-        return ir.tensor(np.ascontiguousarray(self.layout.pack(array)))
+        return (array.astype(np.int16) - self.middle).astype(np.int8)
+
+    def _packed(self) -> ir.TensorProtocol:
+        return ir.tensor(np.ascontiguousarray(self.layout.pack(self._whole())))
 
 
 @dataclass(frozen=True)
@@ -120,7 +163,8 @@ class Matrix(Weights):
 
     def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
         """See `Weights`."""
-        return writer.op("MatMulInteger", x, writer.unpacked(packed, self.layout), zero)
+        unpacked = writer.unpacked(packed, self.layout)
+        return writer.op("MatMulInteger", x, unpacked, *filter(None, [zero]))
 
     def fits(self, given: Sizes, made: Sizes) -> bool:
         """See `Weights`."""
@@ -135,6 +179,11 @@ class Matrix(Weights):
     def lie(self, sizes: Sizes) -> Sizes:
         """See `Weights`."""
         return sizes
+
+    @property
+    def column_axis(self) -> int:
+        """See `Weights`."""
+        return 1
 
     def _unpacked(self, array: Array) -> Array:
         return array.T if self.is_transposed else array
@@ -163,7 +212,7 @@ class IntegerProduct:
         scale: float32 [N] or one number: a constant, or a value.
         factor: One float32 that a constant scale is multiplied by at run time; None if there is
             none.
-        bias: float32 [N], added to what was scaled; None if nothing is.
+        bias: float32 [N], added to what was scaled: a constant, or a value; None if nothing is.
         end: The result.
         grid: What the result's numbers stand for, if the product rounds it itself; else it is
             float32.
@@ -178,7 +227,7 @@ class IntegerProduct:
     added: Array | None
     scale: Array | ir.Value
     factor: ir.Value | None
-    bias: ir.Value | None
+    bias: Array | ir.Value | None
     end: ir.Value
     grid: Grid | None = None
     is_merged: bool = False
@@ -247,12 +296,14 @@ class Finder:
             return None
         (source, grid), (matrix, scales) = x, weight
         scale = np.asarray(grid.scale * scales, np.float32)
-        added, bias = None, self.input(2) if self.node.op_type == "Gemm" else None
-        if bias is not None:
-            added = self.whole_bias(bias, scale, matrix)
-            if added is None:
+        added, bias, given = None, None, self.input(2) if self.node.op_type == "Gemm" else None
+        if given is not None:
+            added, bias = self.biases(given, scale, matrix)
+            if added is None and bias is None:
                 return None
-        return self.made(source, grid.zero, matrix, scale, added=added, is_merged=True)
+        return self.made(
+            source, grid.zero, matrix, scale, added=added, bias=bias, is_merged=True
+        )  # fmt: skip
 
     def of_rounded(self) -> IntegerProduct | None:
         """QLinearMatMul."""
@@ -331,7 +382,7 @@ class Finder:
         *,
         added: Array | None = None,
         factor: ir.Value | None = None,
-        bias: ir.Value | None = None,
+        bias: Array | ir.Value | None = None,
         nodes: tuple[ir.Node, ...] = (),
         grid: Grid | None = None,
         is_merged: bool = False,
@@ -443,14 +494,30 @@ class Finder:
             return array.reshape(())
         return array.reshape(-1) if array.size == matrix.columns else None
 
+    def biases(
+        self, value: ir.Value, scale: Array, matrix: Weights
+    ) -> tuple[Array | None, Array | None]:
+        """Return a constant bias as int32 of the sums' scale; else as float32 of the result.
+
+        It stays float32 where the result does, as NNCF writes what an activation follows.
+        """
+        whole = self.whole_bias(value, scale, matrix)
+        if whole is not None or is_rounded(self.node.outputs[0]):
+            return whole, None
+        is_row = self.shape(value) == (matrix.columns,)
+        return None, self.row(value, matrix.columns, np.float32) if is_row else None
+
     def whole_bias(self, value: ir.Value, scale: Array, matrix: Weights) -> Array | None:
         """Return a bias in int32, if its scale is that of the sums, or can be.
 
-        ONNX Runtime (1.31.1) itself rounds one in float32 to that scale.
+        ONNX Runtime (1.31.1) itself rounds one in float32 to that scale, where the result is
+        rounded.
         """
         columns = matrix.columns
         wanted = np.broadcast_to(scale, (columns,))
-        exact = self.row(value, columns, np.float32) if self.shape(value) == (columns,) else None
+        exact = None
+        if self.shape(value) == (columns,) and is_rounded(self.node.outputs[0]):
+            exact = self.row(value, columns, np.float32)
         if exact is not None:
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 whole = np.rint(exact / wanted)
@@ -497,6 +564,16 @@ class Finder:
 _FLOAT = ir.DataType.FLOAT
 #: Float32 below it are int32.
 _MOST_WHOLE = 2.0**31
+
+
+def is_rounded(value: ir.Value) -> bool:
+    """Say whether QuantizeLinear alone reads a value, behind a Relu or Clip if there is one."""
+    if not is_read_once(value):
+        return False
+    node = next(iter(value.uses())).node
+    if not node.domain and node.op_type in ("Clip", "Relu"):
+        return is_rounded(node.outputs[0])
+    return is_op(node, "QuantizeLinear")
 
 
 def _reader(value: ir.Value, op_type: str) -> ir.Node | None:

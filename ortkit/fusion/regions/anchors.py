@@ -87,7 +87,7 @@ def _judged(
     region: FusedRegion,
     signature: RegionSignature,
 ) -> Candidate:
-    """Return a region that has a kernel as a candidate; it is taken if it pays, or has to be.
+    """Return a region that has a kernel as a candidate; selected if it is faster, or has to be.
 
     Args:
         search: The graph's.
@@ -171,7 +171,7 @@ def _choices(
 
 
 def _may_be_prologue(search: Search, op_types: frozenset[str], node: ir.Node) -> bool:
-    """Say whether a node may be taken in: of sums those of a bias that no Gemm adds."""
+    """Say whether a node may be absorbed: of sums those of a bias that no Gemm adds."""
     if node.op_type not in op_types or node in search.taken:
         return False
     if node.op_type != "Add":

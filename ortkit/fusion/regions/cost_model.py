@@ -91,12 +91,12 @@ class CostModel:
     ) -> Prediction:
         """Return the times of a heavy operator and what its kernel computes with it.
 
-        ONNX Runtime's products and convolutions apply an activation that is right behind them.
+        ONNX Runtime's products and convolutions apply an activation that follows them.
 
         Args:
             operator: What it takes alone, by ONNX Runtime's kernel and by ours.
             prologue: Nodes in front, which a kernel computes as it reads.
-            epilogue: Pointwise nodes behind, in order.
+            epilogue: Pointwise nodes after it, in order.
             batch: What a first size that is not known is taken for.
         """
         calibration = self._calibration

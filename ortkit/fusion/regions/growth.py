@@ -52,7 +52,7 @@ def producers_of(value: ir.Value | None, op_types: Sequence[str]) -> list[ir.Nod
 
     Args:
         value: What the last one makes.
-        op_types: The last one's first; of those with a `?` behind there may be none.
+        op_types: The last one's first; a type that ends in `?` may be absent.
     """
     found: list[ir.Node] = []
     for op_type in op_types:
@@ -71,7 +71,7 @@ def producers_of(value: ir.Value | None, op_types: Sequence[str]) -> list[ir.Nod
 def operand_makers(node: ir.Node, may_be: Callable[[ir.Node], bool]) -> list[ir.Node]:
     """Return the nodes in front of a node that make nothing but its operands, in order.
 
-    Of each the first operand is looked behind, of a sum both.
+    The first operand of each node is followed, and both of a sum.
     """
     inside, found, pending = {node}, list[ir.Node](), list(node.inputs)
     while pending:

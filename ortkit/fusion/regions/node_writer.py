@@ -51,7 +51,7 @@ class NodeWriter:
         return self.constant(np.array(values, np.int64))
 
     def unpacked(self, packed: str, layout: Prepack) -> str:
-        """Add what takes a packed constant apart."""
+        """Add the nodes that unpack a packed constant."""
         return layout.write(
             packed,
             lambda _, op_type, inputs, attributes: self.op(op_type, *inputs, **attributes),

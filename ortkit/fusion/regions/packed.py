@@ -14,19 +14,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.regions.cost_model import nominal
-from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
+from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS, is_own_step
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.anchor import Anchor, PackedMatrix
 from ortkit.kernels.prepack import Array, Prepack
-from ortkit.operators import where
 from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
-
-#: ONNX Runtime's own functions of one value.
-_OWN_STEPS = where(domain="com.microsoft", access="elementwise") - {"BiasGelu"}
 
 
 @dataclass(frozen=True)
@@ -211,9 +207,7 @@ def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
 
 
 def _is_step(node: ir.Node) -> bool:
-    if node.domain == "com.microsoft":
-        return node.op_type in _OWN_STEPS and len(node.inputs) == 1
-    return not node.domain and node.op_type in EPILOGUE_OPS
+    return is_own_step(node) or (not node.domain and node.op_type in EPILOGUE_OPS)
 
 
 def _is_bias(node: ir.Node, others: Sequence[Array], one: Product) -> bool:

@@ -53,7 +53,7 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
 def _best(search: Search, anchor: Anchor, first: Product) -> Candidate | Refused:
     """Return the region with the longest epilogue that a kernel absorbs profitably."""
     lost, least = None, first.of.least_gain
-    refused = _held_twice(search, anchor, first) if search.in_place else None
+    refused = _stored_twice(search, anchor, first) if search.in_place else None
     for one in () if refused else _choices(search, anchor, first):
         # Equal reshapes of rows may be one node.
         if not search.taken.isdisjoint(node for node in one.nodes if not is_reshape(node)):
@@ -84,8 +84,8 @@ def _choices(search: Search, anchor: Anchor, first: Product) -> Iterator[Product
         yield one
 
 
-def _held_twice(search: Search, anchor: Anchor, one: Product) -> Refused | None:
-    """Say that the model would have to hold a matrix as it lies, too."""
+def _stored_twice(search: Search, anchor: Anchor, one: Product) -> Refused | None:
+    """Say that the model would hold a weight twice: packed, and as it is."""
     for use in one.weight.uses():
         other = find_product(search.scope, use.node, anchor) if use.idx == 1 else None
         if not isinstance(other, Product) or other.panels != one.panels:

@@ -13,6 +13,7 @@ def restore_channels_first(model: ir.Model, like: ir.Model) -> set[ir.Node]:
     """Compute values named `x/nhwc` in the layout of `x` on the way, under the name `x`.
 
     A transpose makes `x` of `x/nhwc`, and another one makes what the consumers of `x/nhwc` read.
+    Where the model has that `x` already, beside the consumers of `x/nhwc`, these read it too.
 
     Args:
         model: Changed in place.
@@ -29,20 +30,39 @@ def restore_channels_first(model: ir.Model, like: ir.Model) -> set[ir.Node]:
         for value in node.outputs:
             name = name_in_other_layout(value)
             shape = shapes.shape(value)
-            if name not in theirs or name in mine or shape is None or value.is_graph_output():
+            if name not in theirs or shape is None or value.is_graph_output():
                 continue
             if not (value.name or "").startswith(f"{name}{CHANNELS_LAST}") or len(shape) < 3:
                 continue
-            mine.add(name)
             rank = len(shape)
             back = [0, rank - 1, *range(1, rank - 1)]
-            usual = ir.node("Transpose", [value], {"perm": back})
+            usual = _transposed(value, name, back)
+            if usual is not None:
+                model.graph.remove(usual)
+            elif name in mine:
+                continue
+            else:
+                usual = ir.node("Transpose", [value], {"perm": back})
+                usual.name = usual.outputs[0].name = name
+                added.add(usual)
+            mine.add(name)
             again = ir.node("Transpose", usual.outputs, {"perm": [0, *range(2, rank), 1]})
-            for made, called in ((usual, name), (again, f"{value.name}/again")):
-                made.name = made.outputs[0].name = called
+            again.name = again.outputs[0].name = f"{value.name}/again"
             uses = [(user, index) for user, index in value.uses() if user is not usual]
             for user, index in uses:
                 user.replace_input_with(index, again.outputs[0])
             model.graph.insert_after(node, [usual, again])
-            added.update((usual, again))
+            added.add(again)
     return added
+
+
+def _transposed(value: ir.Value, name: str, perm: list[int]) -> ir.Node | None:
+    """Return the Transpose of a value that makes the one called `name`, None if there is none."""
+    for node in value.consumers():
+        if node.op_type != "Transpose" or node.domain or node.outputs[0].name != name:
+            continue
+        given = node.attributes.get("perm")
+        is_own = node.graph is not None and value.producer() in node.graph
+        if is_own and given is not None and list(given.as_ints()) == perm:
+            return node
+    return None

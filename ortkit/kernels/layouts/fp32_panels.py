@@ -15,8 +15,8 @@ _WIDTHS = (48, 64, 32)
 #: From this K on tiles of 48 columns are never slower, and for some K they are faster: Zen 4 takes
 #: 1.07 times as long with panels of 64 for K of 1280 (AMD EPYC, 128 rows, 2026-11-28).
 _DEEP, _DEEP_WIDTH = 1024, 48
-#: Rows of x that are a multiple of 4 KiB apart share a set of the first level of cache. There Zen 4
-#: takes 1.19 times as long with panels of 64 or 32, whatever the columns.
+#: Rows of x that are a multiple of 4 KiB apart share a set of the first level of cache. There
+#: Zen 4 takes 1.19 times as long with panels of 64 or 32, whatever the columns.
 _ALIASED = 1024
 #: The part of a matrix that panels may have too many of columns for that.
 _PADDING, _ALIASED_PADDING = 1 / 16, 1 / 8

@@ -102,7 +102,7 @@ class _Chained:
         if not self._builder.has(value):
             needed(spec_of(self._scope, value))
             self._builder.enter(value)
-        if block.kind == "stem_conv" and value is block.source:
+        if block.is_planar and value is block.source:
             return value
         self._nhwc[value] = ir.Value(name=value.name)
         return self._transpose(value, TO_NHWC, self._nhwc[value]) or self._nhwc[value]

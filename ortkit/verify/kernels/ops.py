@@ -16,7 +16,12 @@ from ortkit.verify.kernels.ops_activations import (
     Swish,
 )
 from ortkit.verify.kernels.ops_attention import GroupQueryAttention
-from ortkit.verify.kernels.ops_blocks import MatMulNBits, QLinearAdd
+from ortkit.verify.kernels.ops_blocks import (
+    MatMulNBits,
+    QLinearAdd,
+    QLinearGlobalAveragePool,
+    QLinearMul,
+)
 from ortkit.verify.kernels.ops_resize import Resize
 from ortkit.verify.kernels.ops_rows import (
     ArgMax,
@@ -72,6 +77,6 @@ class MatMul(OpRun):
 OPS: tuple[type[OpRun], ...] = (
     ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization,
     GroupQueryAttention, HardSwish, LayerNormalization, LogSoftmax, MatMul, MatMulNBits, MaxPool,
-    Mean, Mish, QLinearAdd, RMSNormalization, ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign,
-    Sum, Swish,
+    Mean, Mish, QLinearAdd, QLinearGlobalAveragePool, QLinearMul, RMSNormalization,
+    ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign, Sum, Swish,
 )  # fmt: skip

@@ -35,8 +35,38 @@ class QLinearAdd(OpRun):
         a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = operands
         moved = [a.astype(np.float64) - zero_a, b.astype(np.float64) - zero_b]
         total = (moved[0] * scale_a + moved[1] * scale_b) / scale
-        info = np.iinfo(a.dtype)
-        return (np.clip(np.rint(total) + zero, info.min, info.max).astype(a.dtype),)
+        return (_rounded(total, zero),)
+
+
+class QLinearMul(OpRun):
+    """A product of two quantized tensors, rounded to a grid of its own."""
+
+    op_domain = MICROSOFT
+
+    def _run(self, *operands: np.ndarray) -> tuple[np.ndarray]:
+        a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = operands
+        moved = [a.astype(np.float64) - zero_a, b.astype(np.float64) - zero_b]
+        total = moved[0] * moved[1] * (np.float64(scale_a) * scale_b / scale)
+        return (_rounded(total, zero),)
+
+
+class QLinearGlobalAveragePool(OpRun):
+    """Means of quantized images, rounded to a grid of their own."""
+
+    op_domain = MICROSOFT
+
+    def _run(
+        self, *operands: np.ndarray, channels_last: int = 0, **_: object
+    ) -> tuple[np.ndarray]:
+        x, scale_x, zero_x, scale, zero = operands
+        axes = (1, 2) if channels_last else (2, 3)
+        means = x.astype(np.float64).mean(axes, keepdims=True) - zero_x
+        return (_rounded(means * (np.float64(scale_x) / scale), zero),)
+
+
+def _rounded(steps: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    info = np.iinfo(zero.dtype)
+    return np.asarray(np.clip(np.rint(steps) + zero, info.min, info.max), zero.dtype)
 
 
 class MatMulNBits(OpRun):

@@ -1,0 +1,239 @@
+"""What stands between int8 convolutions and is no convolution: means of images, and products.
+
+DequantizeLinear, GlobalAveragePool or ReduceMean, QuantizeLinear    QDQ format
+DequantizeLinear twice, Mul, QuantizeLinear                          QDQ format
+QLinearGlobalAveragePool, QLinearMul                                 QOperator format
+
+Both are written as ONNX Runtime's operators on bytes, which read NHWC too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from ortkit.analysis.quantization import is_op
+from ortkit.errors import InternalError
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.bodies import TO_NHWC, Described
+from ortkit.fusion.conv.finder import PASS
+from ortkit.fusion.conv.nodes import is_global_mean
+from ortkit.fusion.int8.products import Grid, dequantized, grid_of
+from ortkit.fusion.regions.access import is_read_once
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+MICROSOFT = "com.microsoft"
+MEAN, SCALE = "int8_mean", "int8_scale"
+KINDS = frozenset({MEAN, SCALE})
+#: Steps of the result that the largest number may be away: more than these ONNX Runtime's
+#: kernels do not convert.
+_MOST_STEPS = 2.0**24
+_LARGEST = 255.0
+_Operand: TypeAlias = tuple[ir.Value, Grid]
+
+
+@dataclass(frozen=True)
+class ImageOp:
+    """An operator on images of bytes.
+
+    Args:
+        kind: `MEAN` or `SCALE`.
+        nodes: The operator, and what rounds its result.
+        operands: NCHW, the first one uint8 [N, C, H, W].
+        output: The result.
+        grid: Of the result.
+    """
+
+    kind: str
+    nodes: tuple[ir.Node, ...]
+    operands: tuple[_Operand, ...]
+    output: ir.Value
+    grid: Grid
+
+
+def find_image_op(scope: Scope, node: ir.Node) -> ImageOp | None:
+    """Return the operator on images of bytes that a node is; None if it is none."""
+    found = _FINDERS.get((node.domain, node.op_type))
+    one = None if found is None else found(Site(scope, node, PASS))
+    return one if one is not None and _has_kernel(scope, one) else None
+
+
+def block_of(found: ImageOp) -> Block:
+    """Return the block of an operator."""
+    source, *extras = (value for value, _ in found.operands)
+    return Block(
+        found.kind, found.nodes[:1], (), found.nodes, source, found.output, extras=tuple(extras)
+    )
+
+
+def describe_image_op(scope: Scope, block: Block) -> Described:
+    """Return the signature and constants of a block of `KINDS`."""
+    found = find_image_op(scope, block.convs[0])
+    if found is None:
+        raise InternalError("an operator on images of bytes that is none any more")
+    names, specs = list[str](), list[TensorSpec]()
+    numbers: list[np.ndarray | ir.Value] = []
+
+    def add(name: str, dtype: str, sizes: tuple[int | str, ...]) -> None:
+        names.append(name)
+        specs.append(TensorSpec(name, dtype, sizes))
+
+    def add_grid(stem: str, grid: Grid) -> None:
+        add(f"{stem}s", "float32", ())
+        add(f"{stem}z", "uint8", ())
+        numbers.extend((np.asarray(grid.scale, np.float32), np.asarray(grid.zero, np.uint8)))
+
+    # Images come first among the inputs of a fused node, and constants after them.
+    for number, (value, _) in enumerate(found.operands):
+        add(f"x{number}", "uint8", _nhwc(scope, value))
+    for number, (_, grid) in enumerate(found.operands):
+        add_grid(f"x{number}", grid)
+    add_grid("y", found.grid)
+    given = [
+        name for number in range(len(found.operands))
+        for name in (f"x{number}", f"x{number}s", f"x{number}z")
+    ]  # fmt: skip
+    op_type, more = _OPERATORS[found.kind]
+    node = helper.make_node(op_type, [*given, "ys", "yz"], ["y"], domain=MICROSOFT)
+    node.attribute.extend(helper.make_attribute(*item) for item in more.items())
+    function = onnx.FunctionProto(name=found.kind, domain=DOMAIN, input=names, output=["y"])
+    function.node.append(node)
+    function.opset_import.append(helper.make_opsetid("", scope.opset()))
+    function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    batch, height, width, channels = specs[0].shape
+    made = (batch, 1, 1, channels) if found.kind == MEAN else (batch, height, width, channels)
+    result = TensorSpec("y", "uint8", made)
+    signature = RegionSignature(found.kind, body_text(function), tuple(specs), (result,))
+    return Described(signature, tuple(numbers))
+
+
+def _mean(site: Site) -> ImageOp | None:
+    source = dequantized(site.scope, site.input(0))
+    if source is None or not is_global_mean(site, keepdims=None):
+        return None
+    after, value = list[ir.Node](), site.output
+    reader = _only_reader(value)
+    if reader is not None and reader.op_type in ("Flatten", "Reshape", "Squeeze"):
+        shape = site.scope.shapes.shape(reader.outputs[0])
+        if reader.domain or shape is None or reader.inputs[0] is not value:
+            return None
+        after.append(reader)
+        value = reader.outputs[0]
+    end = _rounded(site.scope, value)
+    if end is None:
+        return None
+    return ImageOp(
+        MEAN, (site.node, *after, end[0]), (source,), end[0].outputs[0], end[1]
+    )  # fmt: skip
+
+
+def _mean_operator(site: Site) -> ImageOp | None:
+    source, grid = _given(site, 0), grid_of(site.scope, site.input(3), site.input(4))
+    if source is None or grid is None or site.int("channels_last", 0):
+        return None
+    return ImageOp(MEAN, (site.node,), (source,), site.output, grid)
+
+
+def _scale(site: Site) -> ImageOp | None:
+    wide = [dequantized(site.scope, site.input(number)) for number in range(2)]
+    end = _rounded(site.scope, site.output)
+    operands = _ordered(site.scope, wide[0], wide[1])
+    if end is None or operands is None:
+        return None
+    return ImageOp(SCALE, (site.node, end[0]), operands, end[0].outputs[0], end[1])
+
+
+def _scale_operator(site: Site) -> ImageOp | None:
+    operands = _ordered(site.scope, _given(site, 0), _given(site, 3))
+    grid = grid_of(site.scope, site.input(6), site.input(7))
+    if operands is None or grid is None:
+        return None
+    return ImageOp(SCALE, (site.node,), operands, site.output, grid)
+
+
+def _given(site: Site, first: int) -> _Operand | None:
+    value = site.input(first)
+    grid = grid_of(site.scope, site.input(first + 1), site.input(first + 2))
+    return None if value is None or grid is None else (value, grid)
+
+
+def _ordered(
+    scope: Scope, one: _Operand | None, other: _Operand | None
+) -> tuple[_Operand, ...] | None:
+    """Return both operands, the larger one first; None for one that is read twice."""
+    if one is None or other is None or one[0] is other[0]:
+        return None
+    shapes = [scope.shapes.shape(each[0]) or () for each in (one, other)]
+    is_row = len(shapes[0]) == 4 and tuple(shapes[0][2:]) == (1, 1)
+    return (other, one) if is_row else (one, other)
+
+
+def _rounded(scope: Scope, value: ir.Value) -> tuple[ir.Node, Grid] | None:
+    """Return the QuantizeLinear that alone reads a value, and its grid."""
+    node = _only_reader(value)
+    if node is None or not is_op(node, "QuantizeLinear") or node.inputs[0] is not value:
+        return None
+    grid = grid_of(scope, node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
+    return None if grid is None else (node, grid)
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the only reader of a value, if it is of the same graph."""
+    if not is_read_once(value):
+        return None
+    node, maker = next(iter(value.uses())).node, value.producer()
+    return node if maker is not None and node.graph is maker.graph else None
+
+
+def _has_kernel(scope: Scope, found: ImageOp) -> bool:
+    shapes = [scope.shapes.shape(value) for value, _ in found.operands]
+    made = scope.shapes.shape(found.output)
+    values = [*(value for value, _ in found.operands), found.output]
+    if any(scope.shapes.dtype(value) != ir.DataType.UINT8 for value in values):
+        return False
+    if made is None or any(scope.is_constant(value) for value, _ in found.operands):
+        return False
+    if any(shape is None or len(shape) != 4 for shape in shapes):
+        return False
+    batch, channels, height, width = tuple(shapes[0] or ())
+    if not all(isinstance(size, int) and size > 0 for size in (channels, height, width)):
+        return False
+    if (height, width) == (1, 1):
+        return False
+    row = batch, channels, 1, 1
+    steps = 1.0 / float(found.grid.scale)
+    for _, grid in found.operands:
+        steps *= float(grid.scale) * _LARGEST
+    if not steps < _MOST_STEPS:
+        return False
+    if found.kind == MEAN:
+        return tuple(made) in (row, (batch, channels))
+    factor = float(found.operands[0][1].scale) * float(found.operands[1][1].scale)
+    is_normal = factor >= float(np.finfo(np.float32).tiny)
+    whole = tuple(shapes[0] or ())
+    return is_normal and tuple(made) == whole and tuple(shapes[1] or ()) in (row, whole)
+
+
+def _nhwc(scope: Scope, value: ir.Value) -> tuple[int | str, ...]:
+    sizes = tuple(scope.shapes.shape(value) or ())
+    found = (sizes[axis] for axis in TO_NHWC)
+    return tuple(size if isinstance(size, int) else str(size) for size in found)
+
+
+_OPERATORS: dict[str, tuple[str, dict[str, int]]] = {
+    MEAN: ("QLinearGlobalAveragePool", {"channels_last": 1}), SCALE: ("QLinearMul", {}),
+}  # fmt: skip
+_FINDERS = {
+    ("", "GlobalAveragePool"): _mean,
+    ("", "ReduceMean"): _mean,
+    ("", "Mul"): _scale,
+    (MICROSOFT, "QLinearGlobalAveragePool"): _mean_operator,
+    (MICROSOFT, "QLinearMul"): _scale_operator,
+}

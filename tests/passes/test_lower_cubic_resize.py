@@ -1,0 +1,43 @@
+"""lower-cubic-resize beside ONNX Runtime: scales, sizes, axes, modes of coordinates."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from ortkit.passes.select import select_passes
+from tests.passes.graphs import Graph, feeds_of, kinds, rewritten, run
+
+
+def resize(opset: int, sizes: tuple[int, ...] | None, **attributes: object) -> onnx.ModelProto:
+    graph = Graph(opset=opset)
+    x = graph.input("n", 3, 7, 9)
+    region = "" if opset >= 13 else graph.data(np.zeros(0))
+    given = [region, graph.data([2.5, 1.7] if "axes" in attributes else [1, 1, 2.5, 1.7])]
+    if sizes:
+        given = [region, region, graph.ints(*sizes)]
+    return graph.model(graph.op("Resize", x, *given, mode="cubic", **attributes))
+
+
+CASES: list[tuple[int, tuple[int, ...] | None, dict[str, object]]] = [
+    (11, None, {}),
+    (13, None, {"coordinate_transformation_mode": "asymmetric", "cubic_coeff_a": -0.5}),
+    (13, None, {"exclude_outside": 1}),
+    (18, None, {"axes": [2, 3]}),
+    (19, None, {"axes": [-1, -2], "coordinate_transformation_mode": "align_corners"}),
+    (19, (3, 11), {"axes": [2, 3]}),
+    (19, (3, 4), {"axes": [2, 3], "antialias": 1}),
+]
+
+
+@pytest.mark.parametrize(("opset", "sizes", "attributes"), CASES)
+def test_same_pixels(
+    opset: int, sizes: tuple[int, ...] | None, attributes: dict[str, object]
+) -> None:
+    before = resize(opset, sizes, **attributes)
+    after, _ = rewritten(before, select_passes("lower-cubic-resize", level=2))
+    assert kinds(after) == ["MatMul", "MatMul"]
+    feeds = feeds_of(before)
+    (want,), (got,) = run(before, feeds), run(after, feeds)
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
