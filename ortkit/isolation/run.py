@@ -16,6 +16,7 @@ from ortkit.errors import InternalError
 from ortkit.isolation.channel import Channel
 from ortkit.isolation.child import Answer, Call, Over, Surroundings, Task
 from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
+from ortkit.isolation.group import current_group
 from ortkit.isolation.processes import (
     COMMON,
     END_SECONDS,
@@ -225,6 +226,9 @@ class IsolatedTask:
             self._channel.close()
             self._log.close()
             raise InternalError(f"no process can be started: {error}") from error
+        self._group = current_group()
+        if self._group is not None:
+            self._group.add(self.process)
         if imports != "nothing" and server.current is not None:
             variables |= server.current.environment
         until = time.monotonic() + START_SECONDS
@@ -276,6 +280,8 @@ class IsolatedTask:
         """End the process."""
         self._end = self._end or Crashed(signal.SIGKILL)
         self.process.kill()
+        if self._group is not None:
+            self._group.discard(self.process)
         self._channel.close()
         self._log.close()
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
+from ortkit.isolation.group import ProcessGroup
 from ortkit.runtime.cpu_limits import cpu_limits
 
 if TYPE_CHECKING:
@@ -32,11 +33,12 @@ class VerifierAhead:
         """Say how verifiers are made; nothing runs yet."""
         self._make = make
         self._begun: Future[AnyVerifier] | None = None
+        self._group = ProcessGroup()
 
     def begin(self) -> None:
         """Run the original in a thread."""
         pool = ThreadPoolExecutor(1, "verifier")
-        self._begun = pool.submit(self._prepared)
+        self._begun = pool.submit(self._group.call, self._prepared)
         pool.shutdown(wait=False)
 
     def _prepared(self) -> AnyVerifier:
@@ -58,6 +60,8 @@ class VerifierAhead:
         trace: TracebackType | None,
     ) -> None:
         """End a verifier that was not asked for."""
+        if error is not None:
+            self._group.end()
         begun, self._begun = self._begun, None
         if begun is not None and begun.exception() is None:
             begun.result().__exit__(kind, error, trace)

@@ -24,6 +24,7 @@ from ortkit.graph.io.convert import paused_collector
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
 from ortkit.graph.shapes.fixed import fix_sizes
+from ortkit.isolation.group import ProcessGroup, ending
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.kernels.tuning.calibration import stored_calibration
 from ortkit.optimization.ahead import VerifierAhead, has_room
@@ -566,8 +567,10 @@ class _Run:
         Returns:
             A candidate whose kernels are right, and its verification.
         """
-        with ThreadPoolExecutor(1, "kernels") as pool:
-            checking = pool.submit(self.with_right_kernels, candidate, is_beside=True)
+        group = ProcessGroup()
+        with ThreadPoolExecutor(1, "kernels") as pool, ending(group):
+            check = partial(self.with_right_kernels, candidate, is_beside=True)
+            checking = pool.submit(group.call, check)
 
             def kernels() -> KernelReport | None:
                 checking.result()

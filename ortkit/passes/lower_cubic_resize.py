@@ -141,8 +141,7 @@ def _resized(site: Site, image: np.ndarray, given: np.ndarray) -> np.ndarray | N
     absent = [None] if given.dtype == np.float32 else [None, None]
     inputs = [image[None, None], *absent, given]
     names = [ir.Value(name=f"x{index}") for index in range(len(inputs))]
-    node = ir.node("Resize", names, attributes)
-    node.outputs[0].name = "y"
+    node = ir.node("Resize", names, attributes, outputs=[ir.Value(name="y")])
     try:
         made = evaluate(node, inputs, {"": max(site.opset, _ABSENT_SINCE)})[0]
     except Unsupported:

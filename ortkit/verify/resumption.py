@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -19,6 +20,7 @@ from typing import Self
 
 import onnx_ir as ir
 
+from ortkit.isolation.group import ProcessGroup
 from ortkit.runtime.cpu_limits import cpu_limits
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.steps import captured, given_names, read_from_inputs
@@ -100,6 +102,7 @@ class Judging:
         """Say how many are judged at a time; 0: each where it is added."""
         self._judges = judges
         self._pool = ThreadPoolExecutor(max(1, judges))
+        self._group = ProcessGroup()
         self._found: list[Future[RewriteCheck]] = []
         self._last: _Results | None = None
 
@@ -113,7 +116,9 @@ class Judging:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for all batches, or for those that are begun if there was an error."""
+        """Wait for all batches; if there was an error, end those that are begun."""
+        if error is not None:
+            self._group.end()
         self._pool.shutdown(cancel_futures=error is not None)
         if self._last is not None:
             self._last.release()
@@ -142,7 +147,9 @@ class Judging:
         if self._last is not None:
             self._last.release()
         self._last = results = _Results(folder)
-        self._found.append(self._pool.submit(_judged, judge, problem, results))
+        self._found.append(
+            self._pool.submit(self._group.call, partial(_judged, judge, problem, results))
+        )
 
     @property
     def checks(self) -> list[RewriteCheck]:

@@ -42,8 +42,8 @@ class Row:
     """Processor time of all threads for a prompt."""
     token_cpu_ms: dict[int, list[float]] = field(default_factory=dict)
     resident: int = 0
-    loaded: int = 0
-    """Bytes that loading the model added to those in memory."""
+    before: int = 0
+    """Bytes in memory before the model was loaded."""
     weights: int = 0
     """Bytes of the model's weights."""
     read: dict[int, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Row:
             f"{self.create_ms:,.0f}",
             f"{self.resident / 1e6:,.0f}",
             *(f"{share:.0%}" for share in self.shares(bandwidth)),
-            f"{self.loaded / self.weights:.2f}",
+            f"{(self.resident - self.before) / self.weights:.2f}",
         )
 
 
@@ -86,7 +86,7 @@ class Engine:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         created = self._answer()
-        row.create_ms, row.loaded = created["create_ms"], created["loaded"]
+        row.create_ms, row.before = created["create_ms"], created["before"]
 
     def __enter__(self) -> Engine:
         return self
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "load, ms",
             "resident, MB",
             *(f"of bandwidth after {n}" for n in prompts),
-            "loaded, of the weights",
+            "added, of the weights",
         ],
         [row.cells(bandwidth) for row in rows],
     )

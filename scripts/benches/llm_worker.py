@@ -102,7 +102,7 @@ def main() -> None:
     before, started = resident(), time.perf_counter()
     made = {"genai": genai, "llama.cpp": llama_cpp}[engine](path, int(threads), int(context))
     taken = 1e3 * (time.perf_counter() - started)
-    print(json.dumps({"create_ms": taken, "loaded": resident() - before}), flush=True)
+    print(json.dumps({"create_ms": taken, "before": before}), flush=True)
     random = np.random.default_rng(0)
     for line in sys.stdin:
         asked = json.loads(line)

@@ -31,25 +31,21 @@ def main() -> None:
 
     threads = int(sys.argv[1])
     arrays = [np.ones(_BYTES // 4, np.float32) for _ in range(threads)]
-    together = Barrier(threads + 1)
+    together = Barrier(threads)
 
-    def read(number: int) -> None:
-        for _ in range(_TURNS):
-            together.wait()
-            np.dot(arrays[number], arrays[number])
-            together.wait()
-
-    best = float("inf")
-    with ThreadPoolExecutor(threads) as pool:
-        waiting = [pool.submit(read, number) for number in range(threads)]
+    def read(number: int) -> list[tuple[float, float]]:
+        found = []
         for _ in range(_TURNS):
             together.wait()
             started = time.perf_counter()
-            together.wait()
-            best = min(best, time.perf_counter() - started)
-        for each in waiting:
-            each.result()
-    print(threads * _BYTES / best)
+            np.dot(arrays[number], arrays[number])
+            found.append((started, time.perf_counter()))
+        return found
+
+    with ThreadPoolExecutor(threads) as pool:
+        turns = zip(*pool.map(read, range(threads)), strict=True)
+    taken = [max(end for _, end in each) - min(start for start, _ in each) for each in turns]
+    print(threads * _BYTES / min(taken))
 
 
 if __name__ == "__main__":

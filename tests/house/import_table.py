@@ -111,8 +111,8 @@ MAY_IMPORT = {
     "ops/padding": "graph/* operators ops/attention rewrite",
     "ops/rotary": "analysis graph/* operators rewrite",
     "optimization": (
-        "extend/* fusion/* graph/* kernels/* measure page/* passes precision rewrite runtime/*"
-        " targets verify/*"
+        "extend/* fusion/* graph/* isolation kernels/* measure page/* passes precision rewrite"
+        " runtime/* targets verify/*"
     ),
     "page": "",
     "page/graph": "graph/* page",

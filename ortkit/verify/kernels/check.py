@@ -16,6 +16,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ortkit.isolation.group import in_current_group
 from ortkit.refusal import Refused
 from ortkit.runtime.cpu_limits import cpu_limits
 from ortkit.runtime.ort import require_onnxruntime
@@ -163,7 +164,7 @@ class _Check:
             return Checks(part, self.library, self.custom_ops, own, share, most_seconds).rows()
 
         with ThreadPoolExecutor(count) as pool:
-            found = list(pool.map(rows_of, range(count)))
+            found = list(pool.map(in_current_group(rows_of), range(count)))
         return [
             pair for part, rows in zip(parts, found, strict=True)
             for pair in zip(part, rows, strict=True)
