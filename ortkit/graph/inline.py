@@ -37,6 +37,19 @@ def inline_functions(
     )(model)
 
 
+def inlined(model: ir.Model) -> ir.Model:
+    """Return a model with the bodies of its functions in place of calls; itself if it has none.
+
+    Args:
+        model: Read, not changed.
+    """
+    if not model.functions:
+        return model
+    copy = model.clone()
+    inline_functions(copy)
+    return copy
+
+
 def not_inlined(model: ir.Model) -> dict[ir.OperatorIdentifier, str]:
     """Return the functions that cannot be inlined, and why."""
     imports = dict(model.opset_imports)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import UserError
+from ortkit.graph.inline import inlined
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Dim, Size, sole_atom
@@ -90,7 +91,7 @@ class CachedDecoder:
         if phase.new > 1 and not self.new:
             raise UserError("takes a fixed number of new tokens", where=str(self.path))
         sizes = dict.fromkeys(self.past, phase.past) | dict.fromkeys(self.new, phase.new)
-        for feeds in usual_feeds(open_model(self.path), sizes):
+        for feeds in usual_feeds(_opened(self.path), sizes):
             yield {name: self._with_room(name, value, phase) for name, value in feeds.items()}
 
     def cache_bytes(self, feeds: Feeds, phase: Phase) -> int:
@@ -140,7 +141,7 @@ def decoder_of(path: Path, *, shares: bool = True) -> CachedDecoder:
         ModelError: It is no valid model.
         UserError: It has no caches that grow.
     """
-    model = open_model(path)
+    model = _opened(path)
     shapes = Shapes.infer(model)
     caches = caches_of(model, shapes)
     past = frozenset(filter(None, (_name(each.past) for each in caches)))
@@ -168,6 +169,11 @@ def decoder_of(path: Path, *, shares: bool = True) -> CachedDecoder:
     return CachedDecoder(
         path, past, _new_names(caches), growing, windows, _shared(model) if shares else {}
     )
+
+
+def _opened(path: Path) -> ir.Model:
+    """Open a decoder with the bodies of its fused nodes in their place: there caches are read."""
+    return inlined(open_model(path))
 
 
 def _name(size: Size) -> str:

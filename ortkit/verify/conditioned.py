@@ -134,12 +134,10 @@ def _like(expected: np.ndarray, runs: Sequence[Value]) -> list[np.ndarray]:
 def is_close(found: OutputComparison) -> bool:
     """Say whether a value is off by little more than its perturbed runs allow.
 
-    Of many rows, some are off by more than a few runs show of what roundings move. What is wrong
-    for another reason than its size is no matter of more runs.
+    Of many rows, some are off by more than a few runs show of what roundings move. So it is with
+    what roundings of constants explain.
     """
-    if found.equal:
-        return False
-    return found.allowed_eps < found.max_error_eps <= _CLOSE * found.allowed_eps
+    return not found.equal and found.max_error_eps <= _CLOSE * found.allowed_eps
 
 
 #: Times what is allowed.

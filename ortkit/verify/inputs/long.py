@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.constants import constant_array
-from ortkit.graph.inline import inline_functions
+from ortkit.graph.inline import inlined
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.operators import where
 from ortkit.verify.inputs.feeds import FeedMaker
@@ -62,7 +62,7 @@ def long_plan(
     names = maker.pasts or maker.lengths
     if not names or maker.is_heavy:
         return None
-    model = _inlined(model)
+    model = inlined(model)
     plans = maker.covering("quick", seed)
     usual = max(plan.sizes.get(name, 0) for plan in plans for name in names)
     short = maker.completed(maker.sized(dict.fromkeys(maker.batches, 1)))
@@ -83,14 +83,6 @@ def is_affordable(model: ir.Model, sizes: Mapping[str, int]) -> bool:
     """Say whether a run with sizes is one of a part of a second."""
     cost = model_cost(model, sizes)
     return cost.flops <= _MOST_OPERATIONS and cost.bytes <= _MOST_BYTES
-
-
-def _inlined(model: ir.Model) -> ir.Model:
-    if not model.functions:
-        return model
-    copy = model.clone()
-    inline_functions(copy)
-    return copy
 
 
 def length_tests(model: ir.Model) -> dict[ir.Node, int]:
@@ -123,7 +115,7 @@ def _lengths(model: ir.Model, new: int) -> Iterator[int]:
         model: Not changed.
         new: Positions that follow those.
     """
-    model = _inlined(model)
+    model = inlined(model)
     for end in _ends(model):
         yield end + _BEYOND
     for limit in length_tests(model).values():

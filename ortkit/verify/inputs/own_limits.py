@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortkit.errors import ModelError
 from ortkit.graph.constants import constant_array
-from ortkit.graph.inline import inline_functions
+from ortkit.graph.inline import inlined
 from ortkit.verify.budget import Budget
 from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.guard_coverage import Side, give_probes
@@ -74,8 +74,8 @@ def own_limit_sets(
         folder: For files; made here if there is something to do.
         custom_ops: Libraries that the candidate needs to load at all.
     """
-    known = {key for test in _tests(_inlined(original)) for key in test.keys}
-    if not any(test.keys - known for test in _tests(_inlined(candidate))):
+    known = {key for test in _tests(inlined(original)) for key in test.keys}
+    if not any(test.keys - known for test in _tests(inlined(candidate))):
         return ()
     probed = widened(candidate)
     tests = [test for test in _tests(probed) if test.keys - known]
@@ -97,14 +97,6 @@ def own_limit_sets(
             met |= sides
             found.append(each)
     return tuple(found)
-
-
-def _inlined(model: ir.Model) -> ir.Model:
-    if not model.functions:
-        return model
-    copy = model.clone()
-    inline_functions(copy)
-    return copy
 
 
 def _tests(model: ir.Model) -> Iterator[_Test]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.graph.constants import constant_array
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_nodes_below, names_in, take_name
 from ortkit.operators import where
@@ -128,20 +129,26 @@ def perturb_constants(
 ) -> None:
     """Let all consumers of float32 constants of the main graph read them perturbed, in place.
 
+    Constants of which all numbers are integral stay as they are.
+
     Args:
         model: Its functions are inlined.
         constants: By name, the epsilon of the type that their numbers were rounded to, and which
             were, bool like the constant; None for all.
         first: As for `perturb`.
     """
-    factors = _Factors(model, first)
+    factors = _Factors(model, first, has_pool=False)
     made = {value.name: value for node in model.graph for value in node.outputs}
     for name, (epsilon, rounded) in constants.items():
         value = model.graph.initializers.get(name, made.get(name))
-        if value is not None and value.uses():
-            # A number is off by half an epsilon at most.
-            part = ROUNDINGS * epsilon / 2
-            _perturb(factors, value, _WIDE, part, kept=1.0, moved=rounded)
+        if value is None or not value.uses():
+            continue
+        array = constant_array(value)
+        if array is not None and (array == np.rint(array)).all():
+            continue  # counts and exponents are exact; a single 1 in a scale may be 1.003 rounded
+        # A number is off by half an epsilon at most.
+        part, kept = ROUNDINGS * epsilon / 2, float(array is None)
+        _perturb(factors, value, _WIDE, part, kept, rounded)
 
 
 #: The first opset with Where, which keeps integral numbers as they are.
@@ -173,12 +180,13 @@ class _Factors:
     each trip of a loop has others.
     """
 
-    def __init__(self, model: ir.Model, first: int) -> None:
+    def __init__(self, model: ir.Model, first: int, *, has_pool: bool = True) -> None:
         """Say of what.
 
         Args:
             model: Changed in place.
             first: How many runs were made before, whose numbers are not drawn again.
+            has_pool: Whether values of the main graph share a pool, else all draw their own.
         """
         self.names = names_in(model)
         self._model = model
@@ -187,6 +195,7 @@ class _Factors:
         self._count = 0
         self._pools: dict[tuple[ir.DataType, float], ir.Value] = {}
         self._opset = model.opset_imports.get("", 0)
+        self._has_pool = has_pool and self._opset >= _POOL_FROM
 
     def of(self, value: ir.Value, dtype: ir.DataType, part: float) -> list[ir.Node]:
         """Return nodes that make the factors of a value, by the last of them.
@@ -197,7 +206,8 @@ class _Factors:
             part: The largest part of a number that it is moved by.
         """
         node = value.producer()
-        if self._opset < _POOL_FROM or (node is not None and node.graph is not self._model.graph):
+        is_main = node is None or node.graph is self._model.graph
+        if not (self._has_pool and is_main):
             return _drawn(self._opset, value, dtype, part, self._seed())
         return self._read(value, self._pool(dtype, part))
 

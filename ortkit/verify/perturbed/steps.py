@@ -251,8 +251,6 @@ def _compared(
     found = compare_conditioned(name, want, got, limits, moved)
     if not found.equal or found.is_inconclusive:
         return found
-    # What is usual is no matter of how many runs there are; what is seen at most grows with them.
-    lost, new, near = (each[:RUNS] for each in (lost, new, near))
     reason = unexplained(want, got, lost, new, near, limits.largest)
     return replace(found, equal=False, reason=reason) if reason else found
 
