@@ -34,7 +34,8 @@ class LowerCubicResize(NodePass):
         y = MatMul(V, MatMul(x, U))                         # U: [w, W], V: [H, h]
 
     U and V are what the Resize makes of identity matrices. An axis whose size stays has none. The
-    axis first that makes fewer multiply-adds.
+    axis first that makes fewer multiply-adds. An infinity or NaN reaches its whole row and column
+    then, not only the pixels near it.
 
     Skips:
         * CUDA, where nothing was measured with it.
