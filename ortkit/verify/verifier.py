@@ -287,8 +287,9 @@ class Verifier:
         if zero_undefined(opened, "candidate"):
             path = self._as_file(opened, f"{folder.name}d")
         if self._only_wide:
-            path, library = self._as_file(widened(opened), f"{folder.name}w"), None
-            opened = open_model(path)
+            # Not read again: a file does not say which values were in half precision.
+            opened = widened(opened)
+            path, library = self._as_file(opened, f"{folder.name}w"), None
         rewrites = values or self._rewrites(state).check(opened, allowance, kept, keeps_names)
         if rewrites.wrong:
             return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)

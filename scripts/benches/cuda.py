@@ -44,7 +44,7 @@ from scripts.benches.gpu import about_device, take_turns
 WAYS = ("plain", "plain graph", "ortkit", "ortkit graph", "torch", "torch.compile")
 #: What is kept of a model: as exported, optimized, and what the command said.
 _ENDS = (".onnx", ".opt.onnx", ".optimize.json")
-#: Ways whose time on the device is told.
+#: Ways whose time on the device is printed.
 _PARTS = ("plain graph", "ortkit graph", "torch.compile")
 #: Runs of a turn at most: the host needs some after another way has run. Milliseconds of a turn.
 _EACH, _TURN = 15, 40.0

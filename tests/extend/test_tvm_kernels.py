@@ -129,7 +129,7 @@ def test_te_with_a_reduction_and_tir_without_the_optional_input(tmp_path: Path) 
 
 
 def test_a_function_over_pointers_computes_a_range_of_units() -> None:
-    """It is told the processor's level, and how many units a part has at least."""
+    """It gets the processor's level, and how many units a part has at least."""
     levels: list[str] = []
 
     @ortkit.custom_op("tests.te::Shifted")

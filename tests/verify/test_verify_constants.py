@@ -68,6 +68,17 @@ def test_one_weight_in_half_precision_that_is_off_is_found(half: type, good: str
         assert verifier.check(projection(rounded)).verdict == good
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_in_bfloat16_may_all_be_a_step_off(seed: int) -> None:
+    """ONNX Runtime runs neither model: both are compared in float32, as rounded to bfloat16."""
+    generator = np.random.default_rng(seed)
+    weight = generator.standard_normal((64, 8)).astype(BFLOAT16)
+    up = generator.integers(0, 2, weight.shape, bool)
+    other = np.nextafter(weight, np.where(up, 9, -9).astype(BFLOAT16))
+    found = verify_models(projection(weight), projection(other))
+    assert found.verdict == "partly", found.reason
+
+
 def test_one_quantized_weight_that_is_off_is_found() -> None:
     generator = np.random.default_rng(0)
     weight = generator.integers(-127, 128, (64, 8)).astype(np.int8)
