@@ -23,6 +23,7 @@ from ortkit.graph.io.parts import share_weights, write_part
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.shapes.rules.call import Shape
 from ortkit.verify.accuracy import DEFAULT, Allowance
+from ortkit.verify.batch_judging import Judging, judges_here
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.exchange import read_values
@@ -40,7 +41,7 @@ from ortkit.verify.lowered.whole_biases import round_biases
 from ortkit.verify.perturbed.runs import unit_of
 from ortkit.verify.perturbed.steps import LIMITS, Side, StepJudge
 from ortkit.verify.random_ops import drawn_names, drawn_otherwise, draws
-from ortkit.verify.resumption import Batch, Judging, Stop, judges_here, live_values, resume
+from ortkit.verify.resumption import Batch, Stop, live_values, resume
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rounded_constants import (
     RoundedConstants,

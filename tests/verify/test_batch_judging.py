@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from ortkit.verify.resumption import Judging
+from ortkit.verify.batch_judging import Judging
 from ortkit.verify.rewrite_check import RewriteCheck
 
 

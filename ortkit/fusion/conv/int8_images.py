@@ -23,13 +23,12 @@ from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NHWC, Described
 from ortkit.fusion.conv.finder import PASS
 from ortkit.fusion.conv.nodes import is_global_mean
-from ortkit.fusion.int8.products import Grid, dequantized, grid_of
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.int8.products import MICROSOFT, Grid, dequantized, grid_of
+from ortkit.fusion.regions.access import only_reader
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
-MICROSOFT = "com.microsoft"
 MEAN, SCALE = "int8_mean", "int8_scale"
 KINDS = frozenset({MEAN, SCALE})
 #: Steps of the result that the largest number may be away: more than these ONNX Runtime's
@@ -186,10 +185,8 @@ def _rounded(scope: Scope, value: ir.Value) -> tuple[ir.Node, Grid] | None:
 
 def _only_reader(value: ir.Value) -> ir.Node | None:
     """Return the only reader of a value, if it is of the same graph."""
-    if not is_read_once(value):
-        return None
-    node, maker = next(iter(value.uses())).node, value.producer()
-    return node if maker is not None and node.graph is maker.graph else None
+    node, maker = only_reader(value), value.producer()
+    return node if node is not None and maker is not None and node.graph is maker.graph else None
 
 
 def _has_kernel(scope: Scope, found: ImageOp) -> bool:
