@@ -47,7 +47,8 @@ def call(capfd: pytest.CaptureFixture[str]) -> Call:
 
 @pytest.fixture
 def brief_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `ortkit try` time for a moment, however many seconds it is given."""
+    """Let `ortkit try` time for a moment, on usual inputs however busy the machine is."""
+    monkeypatch.setattr("ortkit.runtime.timing.variants._LEAST_RUNS", 0.01)
     monkeypatch.setattr("ortkit.trial.trial._MOST_TIMING_SECONDS", 0.4)
     monkeypatch.setattr("ortkit.trial.trial._MOST_PROFILE_SECONDS", 0.1)
 

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 
 from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, speedup, time_variants
+from ortkit.runtime.workers.worker import Worker
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 8] x) => (float[n, 8] y) { a = Tanh(x)  y = Add(a, x) }
@@ -62,6 +63,19 @@ def test_rounds_are_aligned_and_the_first_is_profiled(model: Path, tmp_path: Pat
     assert min(first + second) > 0
     assert found.profile is not None
     assert {one.op for one in found.profile.ops} == {"Tanh", "Add"}
+
+
+def test_a_first_run_that_takes_long_does_not_change_the_inputs(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Worker.feed
+    monkeypatch.setattr(Worker, "feed", lambda *given: 1e3 + feed(*given))
+    wanted, smaller = (inputs(tmp_path, str(rows), (rows, 8)) for rows in (4, 2))
+    found = time_variants(
+        [Variant(model)], [wanted, smaller], tmp_path, seconds=0.4, timeout_seconds=60
+    )
+    assert isinstance(found, Timing), found
+    assert found.feeds == wanted
 
 
 @pytest.mark.parametrize(
