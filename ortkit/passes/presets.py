@@ -12,7 +12,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("inline-functions", 0),
     ("lift-constants", 0),
     ("drop-dead-nodes", 0),
-    # Without what nothing reads, which might not be convertible; everything after it sees one form.
+    # Without what nothing reads, which might not be convertible.
     ("raise-opset", 2),
     # Sizes before everything that asks whether two shapes are equal.
     ("fold-sizes", 0),

@@ -287,9 +287,7 @@ class _Run:
         left = e.share(column * e.i64(STEP) - e.i64(pads[1]))
         x = self.buffers[of.conv.x]
         pitch = of.conv.depth
-        corner = e.share(
-            ((image * height + top) * width + left) * e.i64(pitch) + channel
-        )
+        corner = e.share(((image * height + top) * width + left) * e.i64(pitch) + channel)
         parts = self.block // VECTOR
         inside = e.both(
             e.both(top >= e.i64(0), top + e.i64(SIDE) <= height),
@@ -325,8 +323,8 @@ class _Run:
         sink = e.share((part * e.i64(self.room) + tile) * e.i64(VECTOR))
         with e.vector(VECTOR) as lane:
             given = [
-                [x[start + (e.i64(i) * pitch[0] + e.i64(j * pitch[1])) + lane] for j in range(SIDE)]
-                for i in range(SIDE)
+                [x[start + (row + e.i64(j * pitch[1])) + lane] for j in range(SIDE)]
+                for row in (e.i64(i) * pitch[0] for i in range(SIDE))
             ]
             for point, value in enumerate(input_transform(e, given)):
                 place = self.v_start + sink + e.i64(point * self.pitch_v)
@@ -424,7 +422,8 @@ def _takes(sizes: ConvSizes) -> bool:
     """Say whether the kernel computes a convolution, and is the faster one."""
     if sizes.filters[2:] != (3, 3) or not sizes.moves_by_one or sizes.groups != 1:
         return False
-    if sizes.given[1] % VECTOR or sizes.made[1] % VECTOR or 0 in (*sizes.given[1:], *sizes.made[1:]):
+    channels = sizes.given[1], sizes.made[1]
+    if 0 in (*sizes.given[1:], *sizes.made[1:]) or any(count % VECTOR for count in channels):
         return False
     top, left, bottom, right = sizes.pads
     if not sizes.is_image_known and (top + bottom, left + right) != (2, 2):

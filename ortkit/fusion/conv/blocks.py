@@ -155,6 +155,31 @@ class CpuBlockFinder(BlockFinder):
             "resize", (node, *others), (), nodes, images[0], output, extras=(*images[1:], *plain)
         )
 
+    def concat(self, node: ir.Node) -> Block | None:
+        """Return the block of a Concat of images along their channels.
+
+        Their other sizes are equal in every run: the kernel does not compare them.
+        """
+        if (node.domain, node.op_type) != ("", "Concat") or node in self.refused:
+            return None
+        images = [value for value in node.inputs if value is not None]
+        shapes = [self.sizes(value) for value in images]
+        if len(images) < 2 or any(len(shape) != 4 for shape in shapes):
+            return None
+        if node.attributes.get_int("axis", 0) % 4 != 1:
+            return None
+        if any(self.scope.shapes.dtype(value) != ir.DataType.FLOAT for value in images):
+            return None
+        if any(self.scope.is_constant(value) for value in images):
+            return None
+        if len({(shape[0], *shape[2:]) for shape in shapes}) != 1:
+            return None
+        if not all(isinstance(shape[1], int) and shape[1] > 0 for shape in shapes):
+            return None
+        return Block(
+            "concat", (node,), (), (node,), images[0], node.outputs[0], extras=tuple(images[1:])
+        )
+
     def _pooled_bytes(
         self, pool: ir.Node
     ) -> tuple[ir.Value, ir.Value, tuple[ir.Node, ...]] | None:

@@ -74,6 +74,8 @@ class BodyWriter:
             return self.squeeze_excite()
         if self.block.kind == "resize":
             return self.resizes()
+        if self.block.kind == "concat":
+            return self.concat()
         return self.convolutions()
 
     def convolutions(self) -> Described:
@@ -125,6 +127,14 @@ class BodyWriter:
         result = self._steps(block.nodes[count:], block.convs[0].outputs[0])
         nhwc = self.writer.op("Transpose", result, perm=TO_NHWC)
         self._result(nhwc, self._nhwc(block.output))
+        return self._described()
+
+    def concat(self) -> Described:
+        """Describe a Concat along channels."""
+        images = [self._operand(value) for value in self.block.operands]
+        result = self.writer.op("Concat", *images, axis=1)
+        nhwc = self.writer.op("Transpose", result, perm=TO_NHWC)
+        self._result(nhwc, self._nhwc(self.block.output))
         return self._described()
 
     def squeeze_excite(self) -> Described:

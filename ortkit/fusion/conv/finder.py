@@ -129,6 +129,10 @@ class BlockFinder:
         """Return the block of a Resize, and of what its result is added to."""
         return None
 
+    def concat(self, node: ir.Node) -> Block | None:  # noqa: ARG002
+        """Return the block of a Concat of images along their channels."""
+        return None
+
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a 1x1 convolution may be a layer of squeeze-and-excite."""
         has_kernel = conv not in self.refused and isinstance(self.anchor(conv), ConvAnchor)
@@ -254,7 +258,8 @@ class BlockFinder:
         self.gates = {gate.output: gate for gate in gates}
         self.excluded = {node for gate in gates for node in gate.nodes}
         found = [
-            self.convolution(node) or self.pool(node) or self.resize(node) for node in self.graph
+            self.convolution(node) or self.pool(node) or self.resize(node) or self.concat(node)
+            for node in self.graph
         ]
         return [block for block in found if block is not None]
 
