@@ -679,6 +679,7 @@ class _Run:
             measurement=None if self.measurer is None else self.measurer.result(),
             timing=self.timing,
             kernel_note=candidate.kernel_note,
+            sizes_note=self._sizes_note(candidate),
             kernel_check=self.kernel_check,
             names=self.names,
             provider_options={} if candidate.layout is None else candidate.layout.options,
@@ -689,6 +690,13 @@ class _Run:
             calibration=str(stored_calibration() or "") if self.options.has_regions else "",
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
+
+    def _sizes_note(self, candidate: Candidate) -> str:
+        if not self.options.has_regions or not self.options.machine.traits.is_host:
+            return ""
+        from ortkit.fusion.conv.unknown_sizes import unknown_sizes_note
+
+        return unknown_sizes_note(candidate.result.scopes)
 
     def _name(self) -> str:
         return str(self.source) if isinstance(self.source, str | os.PathLike) else "(memory)"

@@ -30,6 +30,7 @@ from ortkit.fusion.conv import chains
 from ortkit.fusion.conv.borders import borders
 from ortkit.fusion.conv.chains import Chain, find_chains
 from ortkit.fusion.conv.lower import lower_chain
+from ortkit.fusion.conv.unknown_sizes import unknown_sizes_note
 from ortkit.fusion.plan import compile_regions
 from ortkit.kernels.signature import RegionSignature
 from ortkit.passes.channels_last import ChannelsLast
@@ -364,6 +365,20 @@ def test_images_of_unknown_sizes_have_kernels_where_these_stay() -> None:
     kinds = [block.kind for chain in chains for block in chain.blocks if not chain.reason]
     assert kinds[:4] == ["winograd_conv", "winograd_conv", "concat", "pointwise_conv"]
     assert kinds.count("winograd_conv") == 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given"),
+    [((1, 8, 8), ""), (("n", 8, 8), ""), ((1, "h", "w"), "--fix-shape h=N --fix-shape w=N")],
+)
+def test_sizes_that_convolutions_lack_are_named(sizes: tuple[int | str, ...], given: str) -> None:
+    net = Net()
+    value = net.conv(net.conv("x", (16, 24), 3, strides=[2, 2]), (24, 24))
+    scope, _ = chains_of(net.model((sizes[0], 16, *sizes[1:]), [value]))
+    note = unknown_sizes_note([scope])
+    assert note.endswith(given)
+    assert note.startswith("2 convolutions") == bool(given)
+    assert bool(note) == bool(given)
 
 
 def test_replaced_weights_are_gone() -> None:
