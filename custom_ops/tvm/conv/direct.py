@@ -91,7 +91,11 @@ class DirectConv(Tuned):
     def tile(self, level: str) -> Tile:
         """Return the tile."""
         vectors = ceil(self.conv.channels / VECTOR)
-        return choose_tile(self.width[1], vectors, level, self.pixels, self.panel)
+        rows = 4 * self.conv.window.strides[1] * self.conv.depth
+        return choose_tile(
+            self.width[1], vectors, level, self.pixels, self.panel,
+            pitches=(rows, 4 * VECTOR * self._steps),
+        )  # fmt: skip
 
     def columns(self, level: str) -> Iterator[Columns]:
         """Yield a row's tiles."""

@@ -149,7 +149,10 @@ class Product(Tuned):
     def tile(self, level: str) -> Tile:
         """Return the tile: with its accumulators the registers are full."""
         vectors = self.packed[2] // VECTOR
-        return choose_tile(self.rows.static, vectors, level, self.pixels, self.panel)
+        pitches = (4 * self.packed[1], 0)
+        return choose_tile(
+            self.rows.static, vectors, level, self.pixels, self.panel, pitches=pitches
+        )
 
     def _runs(self, level: str) -> int:
         """Return how many runs the rows are cut into; some may have none."""
