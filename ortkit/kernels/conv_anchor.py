@@ -23,6 +23,7 @@ class ConvSizes:
         pads: Top, left, bottom, right.
         groups: Of channels.
         is_image_known: Whether both images are of known sizes.
+        microarchitecture: Of the processor; empty where it is not one that is known apart.
     """
 
     given: tuple[int, int, int, int]
@@ -33,6 +34,7 @@ class ConvSizes:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     groups: int = 1
     is_image_known: bool = True
+    microarchitecture: str = ""
 
     @property
     def taps(self) -> int:

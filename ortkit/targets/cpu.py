@@ -164,6 +164,12 @@ def native_microarchitecture() -> str:
     return microarchitecture_of(facts.get("vendor_id", ""), family, model)
 
 
+def microarchitecture_at(level: str) -> str:
+    """Return that of the processors that a level is for: this machine's, if it is the target."""
+    is_here = level in ("native", native_level())
+    return native_microarchitecture() if is_here else ""
+
+
 def _cpu_flags() -> frozenset[str]:
     return frozenset(_cpu_facts().get("flags", "").split())
 

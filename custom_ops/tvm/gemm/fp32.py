@@ -363,8 +363,7 @@ def _misfit(signature: RegionSignature, x: int, weight: int) -> Refused | None:
 
 def rates_at(level: str) -> ProductRates:
     """Return the rates of a level's processors: of this machine's, if it is the target."""
-    known = cpu.native_microarchitecture() if level == cpu.native_level() else ""
-    return RATES.get(known, RATES[""])
+    return RATES.get(cpu.microarchitecture_at(level), RATES[""])
 
 
 def estimate(level: str, sizes: ProductSizes) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.conv_anchor import ConvSizes
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.cpu import microarchitecture_at
 
 #: Sizes that are not known: the batch, and the pixels along a side.
 NOMINAL_BATCH, NOMINAL_SIDE = 1, 56
@@ -153,6 +154,7 @@ def conv_sizes(scope: Scope, conv: ir.Node, window: Window) -> ConvSizes:
     return ConvSizes(
         _four(given), _four(made), _four(filters), window.strides, window.dilations, window.pads,
         groups, all(isinstance(size, int) for image in images for size in image[1:]),
+        microarchitecture_at(scope.target.level) if scope.traits.is_host else "",
     )  # fmt: skip
 
 
