@@ -7,12 +7,14 @@
     y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
 
 What follows is float32 operators, QuantizeLinear, DequantizeLinear and QLinearAdd, in any order.
+Further operands of float32 operators may be bytes, each with a DequantizeLinear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NoReturn, TypeAlias
 
 import onnx
@@ -80,10 +82,17 @@ class AddQuantized:
 
 @dataclass(frozen=True)
 class Floats:
-    """Pointwise float32 operators; `rows` says which extras have one number a column."""
+    """Pointwise float32 operators.
+
+    Args:
+        epilogue: The operators.
+        rows: Which extras have one number a column.
+        grids: What the numbers of each extra stand for; None for float32.
+    """
 
     epilogue: Epilogue
     rows: tuple[bool, ...]
+    grids: tuple[Grid | None, ...]
 
 
 @dataclass(frozen=True)
@@ -184,6 +193,8 @@ class _Reader:
             n for n in body.function.node if n.op_type != "Constant"
         ]
         self.columns, self.shape = 0, body.signature.outputs[0].shape
+        self.widened: dict[str, tuple[int, Grid]] = {}
+        """Further operands of float32 steps: the inputs of bytes that they are made of."""
 
     def read(self) -> Int8Form:
         """Return the form.
@@ -338,6 +349,10 @@ class _Reader:
                 stages.append(self._lookup(node, pending, current))
                 current, pending = node.output[0], []
                 continue
+            if node.op_type == "DequantizeLinear" and node.input[0] in self.body.inputs:
+                number = self._input(node.input[0], "uint8")
+                self.widened[node.output[0]] = number, self._grid(*node.input[1:3])
+                continue
             if node.op_type not in ("QuantizeLinear", "DequantizeLinear", "QLinearAdd"):
                 pending.append(node)
                 continue
@@ -411,12 +426,21 @@ class _Reader:
     def _floats(self, nodes: Sequence[onnx.NodeProto], start: str) -> Floats:
         made = {start, *(name for node in nodes for name in node.output)}
         extras: dict[str, int] = {}
+        grids: dict[int, Grid] = {}
         for name in (name for node in nodes for name in node.input if name not in made):
             number = self.body.inputs.get(name)
             if number is not None and self.specs[number].dtype == "float32":
                 extras[name] = number
+            elif name in self.widened:
+                number, grid = self.widened[name]
+                if grids.setdefault(number, grid) != grid:
+                    _fail("an operand that stands for two kinds of numbers")
+                extras[name] = number
         _, epilogue = needed(read_steps(self.body, nodes, start, extras))
-        return Floats(epilogue, tuple(map(self._is_row, epilogue.extras)))
+        rows = tuple(map(self._is_row, epilogue.extras))
+        if any(number in grids for number in compress(epilogue.extras, rows)):
+            _fail("a row of bytes")
+        return Floats(epilogue, rows, tuple(map(grids.get, epilogue.extras)))
 
 
 def _is_one(spec: TensorSpec) -> bool:

@@ -27,6 +27,7 @@ from ortkit.fusion.regions.bf16_operands import (
     widens,
 )
 from ortkit.graph.shapes.conv_window import pool_window_of
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 #: Kinds of blocks that may read bytes.
@@ -73,6 +74,7 @@ class CpuBlockFinder(BlockFinder):
         """Return the blocks beside the gates, with what widens bytes for blocks alone."""
         blocks = super()._beside(gates)
         inside = {node for block in blocks for node in block.nodes}
+        read = {value for block in blocks for value in block.operands}
         for number, block in enumerate(blocks):
             if block.kind not in _READ_BYTES:
                 continue
@@ -80,7 +82,9 @@ class CpuBlockFinder(BlockFinder):
                 use.node
                 for value in block.operands
                 for use in value.uses()
-                if use.node not in inside and self._widens_for(use.node, inside)
+                if use.node not in inside
+                and read.isdisjoint(use.node.outputs)
+                and self._widens_for(use.node, inside)
             ]
             inside.update(widening)
             nodes = (*dict.fromkeys(widening), *block.nodes)
@@ -103,6 +107,9 @@ class CpuBlockFinder(BlockFinder):
         if node in self.refused or node in self.excluded:
             return None
         found = int8_images.find_image_op(self.scope, node)
+        if isinstance(found, Refused):
+            self.missed(node, found)
+            return None
         if found is None or not self.excluded.isdisjoint(found.nodes):
             return None
         self.excluded.update(found.nodes)
