@@ -145,6 +145,7 @@ class Int8Form:
         depth: K; of a convolution the channels that it reads.
         columns: N.
         stages: What follows.
+        kept: The stages after which a second result in float32 is written; None if there is none.
         filters: Of a convolution; None for a matrix product.
     """
 
@@ -159,6 +160,7 @@ class Int8Form:
     depth: int
     columns: int
     stages: tuple[Stage, ...]
+    kept: int | None = None
     filters: Filters | None = None
 
     @property
@@ -179,8 +181,8 @@ def read_int8(signature: RegionSignature, op_type: str) -> Int8Form | Refused | 
     products = body.nodes(op_type)
     if not products:
         return None
-    if len(products) != 1 or len(signature.outputs) != 1:
-        return Refused("more than one int8 product, or more than one result")
+    if len(products) != 1 or len(signature.outputs) > 2:
+        return Refused("more than one int8 product, or more than two results")
     return _Reader(body, products[0]).read()
 
 
@@ -229,10 +231,10 @@ class _Reader:
         cast = self._only(after, "Cast")
         scaled = self._only(cast.output[0], "Mul")
         scale, factor = self._scales(scaled.input[1])
-        stages = self._stages(scaled)
+        stages, kept = self._stages(scaled)
         return Int8Form(
             self.body.signature, x, zero, column_sums, weight, added, scale, factor, depth[0],
-            columns[0], stages, filters,
+            columns[0], stages, kept, filters,
         )  # fmt: skip
 
     def _filters(self, x: int, channels: int) -> Filters:
@@ -341,8 +343,10 @@ class _Reader:
             _fail("scales that are not one for each column")
         return scale, factor
 
-    def _stages(self, scaled: onnx.NodeProto) -> tuple[Stage, ...]:
+    def _stages(self, scaled: onnx.NodeProto) -> tuple[tuple[Stage, ...], int | None]:
+        """Return what follows a scaled product, and how many stages a second result has."""
         stages: list[Stage] = []
+        second, kept = self.body.function.output[1:], None
         current, pending = scaled.output[0], list[onnx.NodeProto]()
         for node in self.nodes[self.nodes.index(scaled) + 1 :]:
             if node.op_type == "Gather":
@@ -359,6 +363,8 @@ class _Reader:
             if pending:
                 stages.append(self._floats(pending, current))
                 current, pending = pending[-1].output[0], []
+            if current in second and node.op_type == "QuantizeLinear":
+                kept = len(stages)
             stages.append(self._rounding(node, current))
             current = node.output[0]
         if pending:
@@ -367,7 +373,11 @@ class _Reader:
         self._check(stages)
         if current != self.body.function.output[0]:
             _fail("a result that is not the last step's")
-        return tuple(stages)
+        if second:
+            spec = self.body.signature.outputs[1]
+            if kept is None or (spec.dtype, spec.shape) != ("float32", self.shape):
+                _fail("a second result that is not what float32 steps make")
+        return tuple(stages), kept
 
     def _check(self, stages: Sequence[Stage]) -> None:
         is_float = True

@@ -199,3 +199,37 @@ def test_images_of_bytes_without_a_kernel_give_a_reason() -> None:
     reasons = {(miss.node.split()[0], miss.reason) for miss in misses}
     assert ("GlobalAveragePool", "its result is not quantized to one constant grid") in reasons
     assert ("Mul", "an operand is no uint8 of one constant grid") in reasons
+
+
+BESIDE = """g (float[1, 32, 14, 14] x) => (float[1, 32, 14, 14] y)
+<float xs = {0.03}, uint8 xz = {120}, int8[32, 32, 1, 1] w, float[32] w_scale, int8[32] wz = {ZEROS},
+ int8[32, 32, 3, 3] v, float[32] v_scale, float cs = {0.3}, float rs = {0.1}, uint8 rz = {0},
+ float ds = {1.5}, float ys = {1}, uint8 mz = {128}> {
+  xq = QuantizeLinear(x, xs, xz)
+  xf = DequantizeLinear(xq, xs, xz)
+  wf = DequantizeLinear<axis = 0>(w, w_scale, wz)
+  c = Conv(xf, wf)
+  cq = QuantizeLinear(c, cs, mz)
+  cf = DequantizeLinear(cq, cs, mz)
+  r = Relu(cf)
+  rq = QuantizeLinear(r, rs, rz)
+  rf = DequantizeLinear(rq, rs, rz)
+  vf = DequantizeLinear<axis = 0>(v, v_scale, wz)
+  d = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(rf, vf)
+  dq = QuantizeLinear(d, ds, mz)
+  df = DequantizeLinear(dq, ds, mz)
+  b = Add(df, r)
+  s = Relu(b)
+  sq = QuantizeLinear(s, ys, rz)
+  y = DequantizeLinear(sq, ys, rz)
+}"""
+
+
+def test_a_residual_in_float32_beside_the_bytes_of_the_same_value(tmp_path: Path) -> None:
+    """neural-compressor quantizes what convolutions read, and adds float32."""
+    source = model_of(BESIDE.replace("ZEROS", ", ".join(["0"] * 32)))
+    made = optimized(source)
+    kinds = kinds_of(made)
+    assert kinds.count("int8_conv") == 2
+    assert not {"Conv", "Add", "Relu"} & set(kinds)
+    assert off(source, made, tmp_path, 1).max() == 0

@@ -139,9 +139,12 @@ class Finisher:
         whole = e.share_row(sums, VECTOR, "int32")
         scaled = e.cast(whole, _FLOATS) * e.row(self.scales, place.vector * VECTOR, VECTOR)
         value = e.share_row(e.fenced(scaled), VECTOR, "float32")
-        for stage in self.of.stages:
+        for number, stage in enumerate(self.of.stages):
+            if number == self.of.kept:
+                value = e.share_row(value, VECTOR, "float32")
+                self._put(value, place, 1)
             value = self._stage(stage, value, place)
-        self._put(value, place)
+        self._put(value, place, 0)
 
     def _stage(self, stage: Stage, value: Expr, place: Place) -> Expr:
         """Return what a stage makes: 16 float32 or, of bytes, int32."""
@@ -239,6 +242,7 @@ class Finisher:
             e.store(sink, value, lane)
         return e.row(sink, 0, VECTOR)
 
-    def _put(self, value: Expr, place: Place) -> None:
-        output, spec = self.buffers[len(self.of.signature.inputs)], self.of.signature.outputs[0]
+    def _put(self, value: Expr, place: Place, number: int) -> None:
+        spec = self.of.signature.outputs[number]
+        output = self.buffers[len(self.of.signature.inputs) + number]
         self.e.put_sixteen(output, place.at, value, place.lanes, spec.dtype)

@@ -67,7 +67,7 @@ class CpuBlockFinder(BlockFinder):
         assert isinstance(found.matrix, Filters)
         return Block(
             "int8_conv", (conv,), (found.matrix.window,), end.nodes, source, end.value,
-            extras=tuple(extras),
+            extras=tuple(extras), second=None if end.kept is None else end.kept.value,
         )  # fmt: skip
 
     def _beside(self, gates: list[Block]) -> list[Block]:
@@ -231,7 +231,7 @@ class CpuBlockFinder(BlockFinder):
         self.excluded.update(nodes)
         return Block(
             "bf16_conv", (conv,), (window,), nodes, source, output, gate, extras,
-            packed=weight.packed, rounded=rounded,
+            packed=weight.packed, second=rounded,
         )  # fmt: skip
 
     def _is_free(self, cast: ir.Node | None, casts: Callable[[Scope, ir.Node], bool]) -> bool:

@@ -53,6 +53,19 @@ _LONGEST = 24
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A value in float32 that is read beside the bytes that it becomes.
+
+    Args:
+        name: In the body.
+        value: In the graph.
+    """
+
+    name: str
+    value: ir.Value
+
+
+@dataclass(frozen=True)
 class End:
     """Where a chain may end.
 
@@ -61,12 +74,14 @@ class End:
         written: How many nodes of the body there are.
         name: Of the result in the body.
         value: The result.
+        kept: A second result; None if there is none.
     """
 
     nodes: tuple[ir.Node, ...]
     written: int
     name: str
     value: ir.Value
+    kept: Kept | None = None
 
 
 class Around(Protocol):
@@ -108,6 +123,7 @@ class Chain:
         self.name = self._product()
         self.grid = self.product.grid
         self.is_over = False
+        self.kept: Kept | None = None
         self._end()
         while len(self.nodes) < _LONGEST and not self.is_over and self._step():
             self._end()
@@ -125,15 +141,19 @@ class Chain:
         function = onnx.FunctionProto(
             name=self.kind, domain=DOMAIN, input=list(inputs), output=[end.name]
         )
+        results = [end.value]
+        if end.kept is not None:
+            function.output.append(end.kept.name)
+            results.append(end.kept.value)
         function.node.extend(nodes)
         function.opset_import.append(helper.make_opsetid("", self.scope.opset()))
         if any(node.domain == MICROSOFT for node in nodes):
             function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
         equal = equal_sizes(self.scope, end.nodes)
         specs = tuple(self._spec(one, equal) for one in inputs.values())
-        made = self._spec(end.value, equal)
-        signature = RegionSignature(self.kind, body_text(function), specs, (made,))
-        region = FusedRegion(self.kind, end.nodes, tuple(inputs.values()), (end.value,))
+        made = tuple(self._spec(value, equal) for value in results)
+        signature = RegionSignature(self.kind, body_text(function), specs, made)
+        region = FusedRegion(self.kind, end.nodes, tuple(inputs.values()), tuple(results))
         return region, signature
 
     def _spec(self, value: ir.Value, equal: Mapping[Size, Size]) -> TensorSpec:
@@ -202,7 +222,7 @@ class Chain:
     def _step(self) -> bool:
         """Go on by one step; False if that is not possible."""
         if self.grid is None:
-            return self._round() or self._round_channels() or self._pointwise()
+            return self._round() or self._round_channels() or self._go_on_in_floats()
         return self._add_rounded() or self._add_operator() or self._look_up() or self._widen()
 
     def _round(self) -> bool:
@@ -256,6 +276,9 @@ class Chain:
         self._go_on([node], self._quantized(made, Grid(np.float32(1.0), zero)), None)
         self.is_over = True
         return True
+
+    def _go_on_in_floats(self) -> bool:
+        return self._pointwise()
 
     def _pointwise(self) -> bool:
         """Take in a pointwise operator on float32."""
@@ -446,7 +469,9 @@ class Chain:
         self.value, self.name, self.grid = nodes[-1].outputs[0], name, grid
 
     def _end(self) -> None:
-        self.ends.append(End(tuple(self.nodes), len(self.writer.nodes), self.name, self.value))
+        self.ends.append(
+            End(tuple(self.nodes), len(self.writer.nodes), self.name, self.value, self.kept)
+        )
 
     def _quantized(self, name: str, grid: Grid) -> str:
         return self.writer.op("QuantizeLinear", name, *self._grid(grid))

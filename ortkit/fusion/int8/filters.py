@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op, places
-from ortkit.fusion.int8.chain import Chain, End
+from ortkit.fusion.int8.chain import Chain, End, Kept
 from ortkit.fusion.int8.products import (
     Array,
     Finder,
@@ -372,6 +372,28 @@ class ConvolutionChain(Chain):
     ) -> ConvolutionChain:
         """Return the chain of a convolution, without nodes that are `taken`."""
         return cls(_Around(scope, taken), found)
+
+    def _go_on_in_floats(self) -> bool:
+        return self._pointwise() or self._round_beside()
+
+    def _round_beside(self) -> bool:
+        """Take in a QuantizeLinear of what others read too, which is a second result then.
+
+        Residual sums of neural-compressor read float32.
+        """
+        if self.kept is not None or self.value.is_graph_output():
+            return False
+        readers = [use.node for use in self.value.uses()]
+        rounding = [node for node in readers if is_op(node, "QuantizeLinear")]
+        if len(readers) < 2 or len(rounding) != 1 or not self._is_free(rounding[0]):
+            return False
+        (node,) = rounding
+        grid = grid_of(self.scope, *node.inputs[1:3]) if len(node.inputs) > 2 else None
+        if grid is None or self.scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
+            return False
+        self.kept = Kept(self.name, self.value)
+        self._go_on([node], self._quantized(self.name, grid), grid)
+        return True
 
     @property
     def best(self) -> End:
