@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -88,6 +89,23 @@ def verify_seconds(request: pytest.FixtureRequest) -> Iterator[float]:
             patch.setattr(name, seconds)
         patch.setattr(limits, "SECONDS", _VERIFY_SECONDS)
         yield usual
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _examples_of_their_own() -> Iterator[None]:
+    """Let examples of hypothesis not depend on what else is imported.
+
+    It draws some of the constants in the sources of all our modules, which takes it 2 s to read.
+    Which modules there are depends on the tests that ran before.
+    """
+    if "hypothesis" not in sys.modules:
+        yield
+        return
+    from hypothesis.internal.conjecture import providers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(providers, "_get_local_constants", providers.Constants)
+        yield
 
 
 @pytest.fixture
