@@ -91,23 +91,6 @@ def verify_seconds(request: pytest.FixtureRequest) -> Iterator[float]:
         yield usual
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _examples_of_their_own() -> Iterator[None]:
-    """Let examples of hypothesis not depend on what else is imported.
-
-    It draws some of the constants in the sources of all our modules, which takes it 2 s to read.
-    Which modules there are depends on the tests that ran before.
-    """
-    if "hypothesis" not in sys.modules:
-        yield
-        return
-    from hypothesis.internal.conjecture import providers
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(providers, "_get_local_constants", providers.Constants)
-        yield
-
-
 @pytest.fixture
 def new_processes(monkeypatch: pytest.MonkeyPatch, _processes: str) -> None:
     """Let sessions run in the processes that users have: for what is said of their memory."""
@@ -121,13 +104,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--sample-seed", type=int, default=0, help="which cases of them to run (0)")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases of sampled tests that are not drawn."""
+    if "hypothesis" in sys.modules:
+        _leave_constants_out()
     if config.getoption("--every-case") or any("::" in each for each in config.args):
         return  # who names a test gets all of it
     left_out = set(cases_left_out(items, config.getoption("--sample-seed")))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _leave_constants_out() -> None:
+    """Let examples of hypothesis not depend on what else is imported.
+
+    It draws some of the constants in the sources of all our modules, which it takes 2 s to read.
+    Which modules there are depends on the tests that are run.
+    """
+    from hypothesis.internal.conjecture import providers
+
+    providers._get_local_constants = providers.Constants
 
 
 @pytest.hookimpl(wrapper=True)
