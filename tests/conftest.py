@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sampling import cases_left_out
+from tests.sampling import cases_left_out, run_every_case
 
 # Read when onnxruntime is imported: lets it load models of the opset that onnx releases next,
 # which many of onnx's own test cases are written in.
@@ -102,6 +102,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ortkit")
     group.addoption("--every-case", action="store_true", help="run all cases of sampled tests")
     group.addoption("--sample-seed", type=int, default=0, help="which cases of them to run (0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say how many random cases tests run."""
+    is_named = any("::" in each for each in config.args)  # who names a test gets all of it
+    run_every_case(bool(config.getoption("--every-case")) or is_named)
 
 
 @pytest.hookimpl(tryfirst=True)
