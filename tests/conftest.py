@@ -35,7 +35,7 @@ _IDLE_SECONDS = 300.0
 #: How long is measured; users wait half a second to two for each of them.
 _BRIEF = {
     "ortkit.cli.memory_measure._SECONDS": 0.05,
-    "ortkit.measure.peaks._SECONDS": 0.05,
+    "ortkit.measure.peaks._SECONDS": 0.01,
     "ortkit.measure.whole._PROFILE_SECONDS": 0.3,
     "ortkit.measure.whole._SECONDS": 0.3,
     "ortkit.runtime.profiling.model_runs._SECONDS": 0.3,
