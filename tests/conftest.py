@@ -16,6 +16,8 @@ from tests.sampling import cases_left_out, run_every_case
 # Read when onnxruntime is imported: lets it load models of the opset that onnx releases next,
 # which many of onnx's own test cases are written in.
 os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
+# As ortkit sets it in processes of its own: a thread of ONNX Runtime less in each.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Libraries that tests build are not added to the user's list of trusted ones.
 _STATE = tempfile.TemporaryDirectory(prefix="ortkit-tests-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
