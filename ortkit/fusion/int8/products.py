@@ -334,7 +334,7 @@ class Finder:
     def of_floats(self) -> IntegerProduct | None:
         """MatMul and Gemm of what is dequantized."""
         x = dequantized(self.scope, self.input(0))
-        weight = self.widened(self.input(1), self.flag("transB"))
+        weight = self.dequantized(self.input(1), self.flag("transB"))
         if x is None or weight is None or self.is_scaled():
             return None
         (source, grid), (matrix, scales) = x, weight
@@ -453,7 +453,9 @@ class Finder:
             return True
         return self.flag("transA")
 
-    def widened(self, value: ir.Value | None, is_transposed: bool) -> tuple[Matrix, Array] | None:
+    def dequantized(
+        self, value: ir.Value | None, is_transposed: bool
+    ) -> tuple[Matrix, Array] | None:
         """Return the matrix of bytes that a factor is dequantized from, and its scales."""
         node = None if value is None else value.producer()
         if node is not None and (node.domain, node.op_type) == ("", "Transpose"):
