@@ -203,7 +203,8 @@ def test_images_of_bytes_without_a_kernel_give_a_reason() -> None:
 
 BESIDE = """g (float[1, 32, 14, 14] x) => (float[1, 32, 14, 14] y)
 <float xs = {0.03}, uint8 xz = {120}, int8[32, 32, 1, 1] w, float[32] w_scale,
- int8[32] wz = {ZEROS}, int8[32, 32, 3, 3] v, float[32] v_scale, float cs = {0.3}, float rs = {0.1}, uint8 rz = {0},
+ int8[32] wz = {ZEROS}, int8[32, 32, 3, 3] v, float[32] v_scale, float cs = {0.3},
+ float rs = {0.1}, uint8 rz = {0},
  float ds = {1.5}, float ys = {1}, uint8 mz = {128}> {
   xq = QuantizeLinear(x, xs, xz)
   xf = DequantizeLinear(xq, xs, xz)
