@@ -105,7 +105,7 @@ class Weights(ABC):
 
     @abstractmethod
     def result_axis(self, rank: int) -> int:
-        """Return the axis of columns in a result of so many."""
+        """Return the axis of columns in a result of a rank."""
 
     @property
     def has_zeros_around(self) -> bool:
