@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -218,7 +219,7 @@ def test_a_set_that_does_not_end_costs_only_itself() -> None:
     ]  # fmt: skip
     (dropped,) = found.dropped
     assert dropped.startswith("batch 1, seq 131")
-    assert dropped.endswith("the original did not finish within 8 seconds")
+    assert re.search(r"the original did not finish within \d+ seconds$", dropped)
     assert verification.verdict == "partly"
     (gap,) = verification.not_compared
     assert gap.what.startswith("input set batch 1, seq 131")
