@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 _FEW_CHANNELS = 128
 # See `rates`: of a multiply-add, and of a weight, which comes from memory.
 _RUNTIME_NS, _OURS_NS, _WEIGHT_NS = 1 / 88, 1 / 85, 0.2
-# Images of one long row, as those of sound: what a multiply-add takes ONNX Runtime's blocked kernel
-# there, by microarchitecture. Zen 4, one thread, 2026-11-28, 3 taps, 80 to 512 channels: with 1,500
-# to 4,000 pixels ONNX Runtime does 28 to 38 a nanosecond, ours 51 to 56. With up to 500 pixels, or
-# 7 taps, both do 50 to 56.
+# Images of one long row, as those of sound: what a multiply-add takes ONNX Runtime there, by
+# microarchitecture. Zen 4, one thread, 2026-11-28, 3 taps, 80 to 512 channels: with 1,500 to 4,000
+# pixels its blocked kernel does 28 to 38 a nanosecond, ours 51 to 56. With up to 500 pixels, or 7
+# taps, both do 50 to 56.
 _LONG_ROW, _LONG_ROW_TAPS = 1024, 5
 _RUNTIME_LONG_ROW_NS = {"zen4": 1 / 53}
 

@@ -15,24 +15,21 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op, places
-from ortkit.fusion.int8.chain import Chain, End
-from ortkit.fusion.int8.products import (
-    Array,
-    Finder,
-    Grid,
-    IntegerProduct,
-    Sizes,
-    Weights,
-    dequantized,
-    grid_of,
-    quotient,
-)
+from ortkit.fusion.int8.chain import Chain, End, Kept
+from ortkit.fusion.int8.grids import Array, channel_grids, dequantized, grid_of, quotient
+from ortkit.fusion.int8.products import Finder, IntegerProduct
+from ortkit.fusion.int8.weights import Sizes, Weights
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import Window, window_of
-from ortkit.kernels.layouts.int8_panels import WIDTH, filter_layout, layout, lines_of
+from ortkit.kernels.layouts.int8_panels import (
+    filter_layout,
+    joined_groups,
+    layout,
+    lines_of,
+)
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused, RefusedError, refusals
@@ -42,9 +39,6 @@ from ortkit.rewrite.site import Site
 KIND = "int8_conv"
 _TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 _RANK = 4
-#: Multiply-adds of ours in the time in which ONNX Runtime copies one pixel of one group; see
-#: `Rates.gather` in `fusion/conv/int8.py`.
-_GATHERED = 290
 
 
 @dataclass(frozen=True)
@@ -79,11 +73,7 @@ class Filters(Weights):
     @property
     def joined(self) -> int:
         """How many groups are read as one; 1 of a depthwise convolution."""
-        each = self.columns // self.groups
-        if self.is_depthwise:
-            return 1
-        counts = (one for one in range(1, self.groups) if self.groups % one == 0)
-        return next((one for one in counts if one * each % WIDTH == 0), self.groups)
+        return 1 if self.is_depthwise else joined_groups(self.columns, self.groups)
 
     @property
     def depth(self) -> int:
@@ -146,6 +136,11 @@ class Filters(Weights):
         return 1 if self.is_depthwise or self.is_matrix else 0
 
     @property
+    def result_axis(self) -> int:
+        """See `Weights`."""
+        return -3
+
+    @property
     def has_zeros_around(self) -> bool:
         """See `Weights`."""
         return any(self.window.pads)
@@ -185,9 +180,9 @@ class _Finder(Finder):
 
     def of_floats(self) -> IntegerProduct | None:
         """Conv of what is dequantized."""
-        x, wide = dequantized(self.scope, self.input(0)), self.input(1)
+        wide = self.input(1)
         node = None if wide is None else wide.producer()
-        if x is None or node is None or not is_op(node, "DequantizeLinear"):
+        if node is None or not is_op(node, "DequantizeLinear"):
             return None
         zero = node.inputs[2] if len(node.inputs) > 2 else None
         weight = self._filters(self.folded(node, _RANK) or node.inputs[0], zero)
@@ -195,17 +190,36 @@ class _Finder(Finder):
         scales = self.scales(node.inputs[1], weight)
         if scales is None or block or (scales.ndim and axis):
             raise RefusedError("its scales are not one for each filter")
-        source, grid = x
-        source, weight, before = self._padded(source, grid, weight)
-        scale, given = np.asarray(grid.scale * scales, np.float32), self.input(2)
+        source, weight, before = self._padded(weight)
+        steps, from_zero = self._steps(weight)
+        scale, given = np.asarray(steps * scales, np.float32), self.input(2)
         added, bias = (None, None) if given is None else self.biases(given, scale, weight)
         if given is not None and added is None and bias is None:
             raise RefusedError("its bias has another scale than its sums, or is no constant")
         found = self.made(
-            source, grid.zero, weight, scale, added=added, bias=bias, is_merged=True,
+            source, from_zero, weight, scale, added=added, bias=bias, is_merged=not steps.ndim,
             nodes=(*before, self.node),
         )  # fmt: skip
         return self._convolution(found)
+
+    def _steps(self, weight: Filters) -> tuple[Array, int | Array]:
+        """Return the scale of what is convolved, or one for each channel, and what is 0 there."""
+        value = self.input(0)
+        x, wide = dequantized(self.scope, value), None if value is None else value.producer()
+        if x is not None:
+            return np.asarray(x[1].scale), x[1].zero
+        assert wide is not None
+        assert wide.inputs[0] is not None
+        if self.dtype(wide.inputs[0]) != ir.DataType.UINT8:
+            raise RefusedError("its activations are not uint8")
+        if not weight.is_depthwise:
+            raise RefusedError("its activations have no constant grid for all channels")
+        grids = channel_grids(self.scope, wide, weight.columns, weight.result_axis)
+        if grids is None:
+            raise RefusedError("its activations have no constant grid for each channel")
+        if grids.zero is None and weight.has_zeros_around:
+            raise RefusedError("it has pads, and its activations another zero in each channel")
+        return grids.scales, grids.zeros if grids.zero is None else grids.zero
 
     def of_operator(self) -> IntegerProduct:
         """QLinearConv."""
@@ -246,22 +260,22 @@ class _Finder(Finder):
         if groups < 1 or columns % groups:
             raise RefusedError("its groups have no equal numbers of filters")
         is_depthwise = groups == columns and depth == 1 and groups != 1
-        found = Filters(value, middle, window, groups, is_depthwise)
-        if found.depth > depth + _GATHERED * groups / columns:
-            raise RefusedError(
-                f"its groups of {depth} channels and {columns // groups} filters leave most of a"
-                " vector empty"
-            )
-        return found
+        return Filters(value, middle, window, groups, is_depthwise)
 
-    def _padded(
-        self, source: ir.Value, grid: Grid, weight: Filters
-    ) -> tuple[ir.Value, Filters, tuple[ir.Node, ...]]:
+    def _padded(self, weight: Filters) -> tuple[ir.Value, Filters, tuple[ir.Node, ...]]:
         """Return what is convolved without a Pad of zeros in front, whose pads the window takes.
 
         What is padded is rounded to the grid that it had, which changes no number.
         """
-        nothing = source, weight, ()
+        value = self.input(0)
+        producer = None if value is None else value.producer()
+        source = None if producer is None else producer.inputs[0]
+        if source is None or not is_op(producer, "DequantizeLinear"):
+            raise RefusedError("its filters are quantized, and its activations are not")
+        nothing, x = (source, weight, ()), dequantized(self.scope, value)
+        if x is None:
+            return nothing
+        grid = x[1]
         rounding = source.producer()
         if rounding is None or not is_op(rounding, "QuantizeLinear"):
             return nothing
@@ -343,6 +357,28 @@ class ConvolutionChain(Chain):
     ) -> ConvolutionChain:
         """Return the chain of a convolution, without nodes that are `taken`."""
         return cls(_Around(scope, taken), found)
+
+    def _go_on_in_floats(self) -> bool:
+        return self._pointwise() or self._round_beside()
+
+    def _round_beside(self) -> bool:
+        """Take in a QuantizeLinear of what others read too, which is a second result then.
+
+        Residual sums of neural-compressor read float32.
+        """
+        if self.kept is not None or self.value.is_graph_output():
+            return False
+        readers = [use.node for use in self.value.uses()]
+        rounding = [node for node in readers if is_op(node, "QuantizeLinear")]
+        if len(readers) < 2 or len(rounding) != 1 or not self._is_free(rounding[0]):
+            return False
+        (node,) = rounding
+        grid = grid_of(self.scope, *node.inputs[1:3]) if len(node.inputs) > 2 else None
+        if grid is None or self.scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
+            return False
+        self.kept = Kept(self.name, self.value)
+        self._go_on([node], self._quantized(self.name, grid), grid)
+        return True
 
     @property
     def best(self) -> End:

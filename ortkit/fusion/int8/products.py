@@ -10,191 +10,19 @@ com.microsoft.MatMulIntegerToFloat            what ONNX Runtime and `--precision
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op, places
+from ortkit.fusion.int8.grids import MICROSOFT, Array, Grid, dequantized, grid_of, quotient
+from ortkit.fusion.int8.weights import Matrix, Weights
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.node_writer import NodeWriter
-from ortkit.graph.io.file_tensors import read_once
-from ortkit.kernels.layouts.int8_panels import layout
-from ortkit.kernels.prepack import Prepack
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
-
-MICROSOFT = "com.microsoft"
-Array = np.ndarray
-Sizes: TypeAlias = tuple[object, ...]
-#: Scales of grids; others are no quantization, and kernels differ in what they make of them.
-_LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
-
-
-@dataclass(frozen=True)
-class Grid:
-    """uint8 numbers q that stand for (q - zero) scale; both constant."""
-
-    scale: np.float32
-    zero: int
-
-
-@dataclass(frozen=True)
-class Weights(ABC):
-    """A constant factor of bytes.
-
-    Args:
-        value: The constant.
-        middle: What stands for 0: 0 of int8, 128 of uint8.
-    """
-
-    value: ir.Value
-    middle: int
-
-    @property
-    @abstractmethod
-    def columns(self) -> int:
-        """Numbers of a row of the result."""
-
-    @property
-    @abstractmethod
-    def layout(self) -> Prepack:
-        """How kernels read it."""
-
-    @abstractmethod
-    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
-        """Write the int32 product of x with what is unpacked, and return its name.
-
-        Without a `zero` x is multiplied as it is.
-        """
-
-    @abstractmethod
-    def fits(self, given: Sizes, made: Sizes) -> bool:
-        """Say whether a result of some sizes may be the product of what has some."""
-
-    @abstractmethod
-    def is_row(self, array: Array) -> bool:
-        """Say whether a constant beside a result has one number for each column."""
-
-    @abstractmethod
-    def lie(self, sizes: Sizes) -> Sizes:
-        """Return the sizes of a value as kernels see it."""
-
-    @property
-    @abstractmethod
-    def column_axis(self) -> int:
-        """The axis of columns in the sizes that `layout` packs."""
-
-    @property
-    def has_zeros_around(self) -> bool:
-        """Whether products read numbers that stand for 0 where there is no operand."""
-        return False
-
-    @abstractmethod
-    def _unpacked(self, array: Array) -> Array:
-        """Return the constant in the sizes that `layout` packs."""
-
-    def tensor(self) -> ir.TensorProtocol:
-        """Return the panels of int8, once they are read."""
-        shape = ir.Shape(self.layout.shape)
-        return ir.LazyTensor(self._packed, dtype=ir.DataType.INT8, shape=shape)
-
-    def offsets(self, zero: int, added: Array | None) -> ir.TensorProtocol:
-        """Return int32 [N]: what sums begin with that are then added up from x as it is.
-
-        Args:
-            zero: What stands for 0 in x.
-            added: int32 [N], added to the sums; None for 0.
-        """
-
-        def read() -> ir.TensorProtocol:
-            first = np.zeros(self.columns, np.int32) if added is None else added
-            with np.errstate(over="ignore"):
-                return ir.tensor(first - np.int32(zero) * self._column_sums())
-
-        return ir.LazyTensor(read, dtype=ir.DataType.INT32, shape=ir.Shape([self.columns]))
-
-    def column_sums(self) -> ir.TensorProtocol:
-        """Return int32 [N], the sums of columns, once they are read."""
-        return ir.LazyTensor(
-            lambda: ir.tensor(self._column_sums()), dtype=ir.DataType.INT32,
-            shape=ir.Shape([self.columns]),
-        )  # fmt: skip
-
-    def _column_sums(self) -> Array:
-        array = self._whole()
-        others = tuple(axis for axis in range(array.ndim) if axis != self.column_axis)
-        return np.asarray(array.sum(others, np.int32))
-
-    def _whole(self) -> Array:
-        """Return the numbers, int8, in the sizes that `layout` packs."""
-        tensor = self.value.const_value
-        assert tensor is not None
-        array = self._unpacked(read_once(tensor))
-        return (array.astype(np.int16) - self.middle).astype(np.int8)
-
-    def _packed(self) -> ir.TensorProtocol:
-        return ir.tensor(np.ascontiguousarray(self.layout.pack(self._whole())))
-
-
-@dataclass(frozen=True)
-class Matrix(Weights):
-    """A matrix.
-
-    Args:
-        is_transposed: Whether it is stored as [N, K].
-    """
-
-    is_transposed: bool
-
-    @property
-    def columns(self) -> int:
-        """See `Weights`."""
-        return self.sizes[1]
-
-    @property
-    def layout(self) -> Prepack:
-        """See `Weights`."""
-        return layout(*self.sizes)
-
-    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
-        """See `Weights`."""
-        unpacked = writer.unpacked(packed, self.layout)
-        return writer.op("MatMulInteger", x, unpacked, *filter(None, [zero]))
-
-    def fits(self, given: Sizes, made: Sizes) -> bool:
-        """See `Weights`."""
-        if len(given) < 2 or given[-1] != self.sizes[0]:
-            return False
-        return made == (*given[:-1], self.sizes[1])
-
-    def is_row(self, array: Array) -> bool:
-        """See `Weights`."""
-        return array.size == self.columns and array.shape[-1:] == (self.columns,)
-
-    def lie(self, sizes: Sizes) -> Sizes:
-        """See `Weights`."""
-        return sizes
-
-    @property
-    def column_axis(self) -> int:
-        """See `Weights`."""
-        return 1
-
-    def _unpacked(self, array: Array) -> Array:
-        return array.T if self.is_transposed else array
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """K and N."""
-        tensor = self.value.const_value
-        assert tensor is not None
-        rows, columns = tensor.shape.numpy()
-        return (columns, rows) if self.is_transposed else (rows, columns)
 
 
 @dataclass(frozen=True)
@@ -206,7 +34,7 @@ class IntegerProduct:
     Args:
         nodes: All of them, in order; DequantizeLinear of operands are not among them.
         x: uint8 [..., K]; of a convolution NCHW.
-        zero: What stands for 0 in `x`: a number, or a value of one uint8.
+        zero: What stands for 0 in `x`: a number, one for each column, or a value of one uint8.
         matrix: The other factor.
         added: int32 [N], added to the sums; None if nothing is.
         scale: float32 [N] or one number: a constant, or a value.
@@ -222,7 +50,7 @@ class IntegerProduct:
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
-    zero: int | ir.Value
+    zero: int | Array | ir.Value
     matrix: Weights
     added: Array | None
     scale: Array | ir.Value
@@ -238,39 +66,6 @@ def find_product(scope: Scope, node: ir.Node) -> IntegerProduct | None:
     find = _FINDERS.get((node.domain, node.op_type))
     found = None if find is None else find(Finder(scope, node))
     return found if found is not None and found.x.producer() is not node else None
-
-
-def grid_of(scope: Scope, scale: ir.Value | None, zero: ir.Value | None) -> Grid | None:
-    """Return the grid of one constant scale and one constant uint8."""
-    step, middle = scope.array(scale, 1), scope.array(zero, 1)
-    if step is None or step.dtype != np.float32 or not step.size:
-        return None
-    number = np.float32(step.reshape(()))
-    if not _LEAST <= number <= _MOST:
-        return None
-    if zero is None:
-        return Grid(number, 0)
-    if middle is None or middle.dtype != np.uint8 or not middle.size:
-        return None
-    return Grid(number, int(middle.reshape(())))
-
-
-def quotient(one: Array, other: Array | np.float32) -> Array:
-    """Return the float32 quotient; infinite where it is too large."""
-    with np.errstate(over="ignore"):
-        return np.asarray(one / other, np.float32)
-
-
-def dequantized(scope: Scope, value: ir.Value | None) -> tuple[ir.Value, Grid] | None:
-    """Return the uint8 that a float32 is made of by DequantizeLinear, and their grid."""
-    node = None if value is None else value.producer()
-    if node is None or not is_op(node, "DequantizeLinear") or node.inputs[0] is None:
-        return None
-    grid = grid_of(scope, node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
-    source = node.inputs[0]
-    is_bytes = scope.shapes.dtype(source) == ir.DataType.UINT8
-    is_float = scope.shapes.dtype(node.outputs[0]) == _FLOAT
-    return (source, grid) if grid is not None and is_bytes and is_float else None
 
 
 @dataclass(frozen=True)
@@ -291,7 +86,7 @@ class Finder:
     def of_floats(self) -> IntegerProduct | None:
         """MatMul and Gemm of what is dequantized."""
         x = dequantized(self.scope, self.input(0))
-        weight = self.widened(self.input(1), self.flag("transB"))
+        weight = self.dequantized(self.input(1), self.flag("transB"))
         if x is None or weight is None or self.is_scaled():
             return None
         (source, grid), (matrix, scales) = x, weight
@@ -376,7 +171,7 @@ class Finder:
     def made(
         self,
         x: ir.Value,
-        zero: int | ir.Value,
+        zero: int | Array | ir.Value,
         matrix: Weights,
         scale: Array | ir.Value,
         *,
@@ -410,7 +205,9 @@ class Finder:
             return True
         return self.flag("transA")
 
-    def widened(self, value: ir.Value | None, is_transposed: bool) -> tuple[Matrix, Array] | None:
+    def dequantized(
+        self, value: ir.Value | None, is_transposed: bool
+    ) -> tuple[Matrix, Array] | None:
         """Return the matrix of bytes that a factor is dequantized from, and its scales."""
         node = None if value is None else value.producer()
         if node is not None and (node.domain, node.op_type) == ("", "Transpose"):
@@ -567,13 +364,15 @@ _MOST_WHOLE = 2.0**31
 
 
 def is_rounded(value: ir.Value) -> bool:
-    """Say whether QuantizeLinear alone reads a value, behind a Relu or Clip if there is one."""
+    """Say whether QuantizeLinear to one grid alone reads a value, behind a Relu or Clip or not."""
     if not is_read_once(value):
         return False
     node = next(iter(value.uses())).node
     if not node.domain and node.op_type in ("Clip", "Relu"):
         return is_rounded(node.outputs[0])
-    return is_op(node, "QuantizeLinear")
+    scale = node.inputs[1] if len(node.inputs) > 1 else None
+    is_one = scale is None or scale.shape is None or scale.shape.rank() == 0 or scale.shape == (1,)
+    return is_op(node, "QuantizeLinear") and is_one
 
 
 def _reader(value: ir.Value, op_type: str) -> ir.Node | None:
