@@ -10,7 +10,6 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ortkit.fusion.attention.bodies import SINCE
 from ortkit.fusion.attention.cuda_cost import predict_attention
 from ortkit.fusion.attention.cuda_packed import columns_of, packed_region
 from ortkit.fusion.attention.cuda_semantics import AttentionNode, is_attention, read_node
@@ -21,6 +20,7 @@ from ortkit.fusion.regions.lower import fused_name, import_fused
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search, alone, refused
 from ortkit.kernels.anchor import Anchor
+from ortkit.kernels.attention_body import SINCE
 from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope

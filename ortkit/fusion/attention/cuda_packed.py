@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx import helper
 
-from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_cost import predict_attention
 from ortkit.fusion.attention.cuda_semantics import AttentionNode
 from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
+from ortkit.kernels.attention_body import AttentionBody
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 from ortkit.rewrite.scope import Scope

@@ -29,10 +29,10 @@ from ortkit.fusion.int8.products import (
 )
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.kernels.layouts.int8_panels import WIDTH, filter_layout, layout, lines_of
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused, RefusedError, refusals

@@ -21,9 +21,9 @@ import onnx_ir as ir
 from ortkit.analysis.quantization import is_op, places
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.kernels.layouts.int8_panels import layout
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
