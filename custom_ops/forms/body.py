@@ -103,6 +103,20 @@ class Body:
                 pending += node.input
         return [node for node in self.function.node if needed & set(node.output)]
 
+    def dependent(
+        self, starts: Sequence[str], before: Sequence[onnx.NodeProto] = ()
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes that read some values or what is made of them, in order.
+
+        `before` are nodes that stand in front of the body's.
+        """
+        made, found = set(starts), []
+        for node in (*before, *self.function.node):
+            if made & set(node.input):
+                made |= set(node.output)
+                found.append(node)
+        return found
+
     def axes(self, node: onnx.NodeProto) -> tuple[int, ...]:
         """Return the axes of a reduction, from its attribute or, since opset 18, its input."""
         if len(node.input) < 2:
