@@ -67,14 +67,9 @@ class ImagesOfBytes(BodyWriter):
             return None
         source, *extras = (value for value, _ in found.operands)
         return Block(
-            found.kind,
-            found.nodes[:1],
-            (),
-            found.nodes,
-            source,
-            found.output,
+            found.kind, found.nodes[:1], (), found.nodes, source, found.output,
             extras=tuple(extras),
-        )
+        )  # fmt: skip
 
     def describe(self) -> Described:
         """Return the signature and constants of a block."""
