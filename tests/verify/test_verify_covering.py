@@ -211,7 +211,7 @@ LOOP = """g (float[batch, seq] x) => (float[batch, seq] y) {
 def test_a_set_that_does_not_end_costs_only_itself() -> None:
     weights = {"limit": np.array(128), "many": np.array(1 << 40), "few": np.array(3)}
     looped = model(LOOP, {**WEIGHTS, **weights})
-    with Verifier(looped, seconds=16) as verifier:
+    with Verifier(looped, seconds=8) as verifier:
         assert isinstance(verifier._state, Reference), verifier.refusal
         found, verification = verifier._state, verifier.check(looped)
     assert [text.partition(";")[0] for text in found.about] == [

@@ -280,7 +280,7 @@ def match(signature: RegionSignature) -> OneAxisConv | Refused | None:
     if any(spec.dtype != "float32" for spec in (*inputs, *signature.outputs)):
         return Refused("a 1-D convolution that is not in float32")
     end = body.function.output[0]
-    epilogue = needed(read_epilogue(body, conv.output[0], end, turned=None))
+    epilogue = needed(read_epilogue(body, conv.output[0], end, permutation=None))
     dilation, pad = _window(conv)
     groups = integer(conv, "group", 1)
     found = OneAxisConv(signature, x, weight, bias, groups, dilation, pad[0], epilogue)
@@ -322,5 +322,5 @@ def _misfit(conv: OneAxisConv, padded: int) -> Refused | None:
 #: Models of audio have such: vocoders, codecs, speech encoders.
 ANCHOR = Anchor(
     "conv_1d", match, (("", "Conv"),), rank=3, weight="float32", longest=8, must_pay=True,
-    is_held=True,
+    weight_in_session=True,
 )  # fmt: skip
