@@ -13,15 +13,11 @@ import onnx_ir as ir
 
 from ortkit.fusion.conv import int8
 from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.sizes import conv_sizes, sizes_of
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
-from ortkit.graph.shapes.conv_window import Window
-from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.image_anchor import ImageAnchor, ImageSizes
 from ortkit.rewrite.scope import Scope
-
-#: Sizes that are not known: the batch, and the pixels along a side.
-NOMINAL_BATCH, NOMINAL_SIDE = 1, 56
-
 
 #: Nanoseconds, ONNX Runtime's and ours: an element through a pointwise node that is no part of a
 #: convolution.
@@ -70,8 +66,10 @@ def block_cost(scope: Scope, block: Block) -> ChainCost:
         least = LEAST_QUANTIZED_GAIN if is_bytes else LEAST_GAIN
         return ChainCost(*block.anchor.estimate(image_sizes(scope, block)), least)
     if block.kind == "int8_conv":
-        elements = _elements(scope, block.output)
-        return ChainCost(*int8.quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
+        assert isinstance(block.anchor, ConvAnchor)
+        assert block.anchor.estimate is not None
+        sizes = int8.sizes_in_block(scope, block)
+        return ChainCost(*block.anchor.estimate(sizes), LEAST_QUANTIZED_GAIN)
     return ChainCost(*_convolution(scope, block))
 
 
@@ -112,27 +110,3 @@ def image_sizes(scope: Scope, block: Block) -> ImageSizes:
         tuple("nearest" if mode is None else mode.as_string() for mode in modes),
         len(block.nodes), sum(len(each.inputs) > 2 for each in block.convs),
     )  # fmt: skip
-
-
-def conv_sizes(scope: Scope, conv: ir.Node, window: Window) -> ConvSizes:
-    """Return the sizes of a convolution as templates see them."""
-    values = [value for value in (*conv.inputs[:2], conv.outputs[0]) if value is not None]
-    given, filters, made = ((*sizes_of(scope, value),) for value in values)
-    images = [scope.shapes.shape(value) or () for value in (values[0], values[2])]
-    groups = conv.attributes.get_int("group", 1)
-    return ConvSizes(
-        _four(given), _four(made), _four(filters), window.strides, window.dilations, window.pads,
-        groups, all(isinstance(size, int) for image in images for size in image[1:]),
-    )  # fmt: skip
-
-
-def _four(sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
-    first, second, third, fourth = sizes
-    return first, second, third, fourth
-
-
-def sizes_of(scope: Scope, value: ir.Value) -> list[int]:
-    """Return a value's sizes, nominal where they are not known."""
-    shape = scope.shapes.shape(value) or ()
-    nominal = [NOMINAL_BATCH, NOMINAL_SIDE, NOMINAL_SIDE, NOMINAL_SIDE]
-    return [s if isinstance(s, int) else n for s, n in zip(shape, nominal, strict=False)]

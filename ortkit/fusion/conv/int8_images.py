@@ -24,7 +24,7 @@ from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NHWC, BodyWriter, Described
 from ortkit.fusion.conv.finder import PASS, BlockFinder
 from ortkit.fusion.conv.nodes import is_global_mean
-from ortkit.fusion.int8.products import MICROSOFT, Grid, dequantized, grid_of
+from ortkit.fusion.int8.grids import MICROSOFT, Grid, dequantized, grid_of
 from ortkit.fusion.regions.access import only_reader
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused, RefusedError, refusals

@@ -8,7 +8,7 @@ from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
 from ortkit.fusion.conv.finder import BlockFinder
-from ortkit.fusion.int8.products import dequantized, grid_of
+from ortkit.fusion.int8.grids import dequantized, grid_of
 from ortkit.fusion.regions.access import only_reader
 from ortkit.graph.shapes.conv_window import pool_window_of
 from ortkit.rewrite.scope import Scope

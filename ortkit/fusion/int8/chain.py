@@ -17,18 +17,17 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.analysis.quantization import is_op
-from ortkit.fusion.int8.lookup import Lookup, find_lookup
-from ortkit.fusion.int8.products import (
+from ortkit.fusion.int8.grids import (
     MICROSOFT,
     Array,
     Grid,
-    IntegerProduct,
     channel_grids,
     dequantized,
-    find_product,
     grid_of,
     quotient,
 )
+from ortkit.fusion.int8.lookup import Lookup, find_lookup
+from ortkit.fusion.int8.products import IntegerProduct, find_product
 from ortkit.fusion.regions.access import access_of, is_read_once
 from ortkit.fusion.regions.anchors import Choices, around
 from ortkit.fusion.regions.bodies import is_runtime_own, write_step
@@ -263,7 +262,7 @@ class Chain:
             return False
         if self.scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
             return False
-        grids = channel_grids(self.scope, node, self.product.matrix)
+        grids = channel_grids(self.scope, node, self._columns, self.product.matrix.result_axis)
         if grids is None:
             return False
         number = len(self.inputs)
