@@ -242,6 +242,7 @@ CPU = Traits(
         "ortkit.custom_ops.tvm.conv.stem:ANCHOR",
         "ortkit.custom_ops.tvm.conv.winograd:ANCHOR",
         "ortkit.custom_ops.tvm.conv.direct:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.int8:ANCHOR",
     ),
     image_anchors=(
         "ortkit.custom_ops.tvm.conv.squeeze_excite:ANCHOR",
