@@ -17,8 +17,8 @@ import onnx_ir as ir
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.regions.bodies import write_step
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.kernels.conv_anchor import ConvAnchor
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope

@@ -45,6 +45,8 @@ class BlockFinder:
     """Further operands that a kernel reads, None for any number."""
     begins_with_images: ClassVar[bool] = True
     """Whether other operators than convolutions may read what no block makes."""
+    needs_sizes: ClassVar[bool] = False
+    """Whether kernels are for images of fixed sizes alone."""
 
     def __init__(self, scope: Scope, graph: ir.Graph, refused: frozenset[ir.Node]) -> None:
         """Look at `graph`, in which the nodes `refused` are no part of a block."""
@@ -114,7 +116,10 @@ class BlockFinder:
             return refused
         window = self.window(conv)
         assert window is not None
-        return self.taking(conv_sizes(self.scope, conv, window))
+        sizes = conv_sizes(self.scope, conv, window)
+        if self.needs_sizes and not sizes.is_image_known:
+            return Refused("its image has no fixed size")
+        return self.taking(sizes)
 
     def taking(self, sizes: ConvSizes, dtype: str = "float32") -> ConvAnchor | Refused:
         """Return the first anchor that takes a convolution, or why none does.
@@ -154,7 +159,7 @@ class BlockFinder:
         return None if anchor is None else self._anchored(anchor, node)
 
     def _anchored(self, anchor: ImageAnchor, node: ir.Node) -> Block | None:
-        block: Block | None = load(f"{anchor.blocks}:find")(self, node)
+        block: Block | None = load(anchor.blocks).find(self, node)
         if block is None or not self.excluded.isdisjoint(block.nodes):
             return None
         return replace(block, anchor=anchor)

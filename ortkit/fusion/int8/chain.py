@@ -35,12 +35,12 @@ from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import PASS, FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import equal_sizes
 from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.anchor import Anchor
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope

@@ -21,7 +21,6 @@ from ortkit.fusion.int8.products import Finder, IntegerProduct
 from ortkit.fusion.int8.weights import Sizes, Weights
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.kernels.layouts.int8_panels import (
@@ -30,6 +29,7 @@ from ortkit.kernels.layouts.int8_panels import (
     layout,
     lines_of,
 )
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused, RefusedError, refusals

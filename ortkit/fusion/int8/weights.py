@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.int8.grids import Array
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.kernels.layouts.int8_panels import layout
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 
 Sizes: TypeAlias = tuple[object, ...]
