@@ -16,5 +16,5 @@ def estimate(sizes: ImageSizes) -> tuple[float, float]:
 
 
 ANCHOR = ImageAnchor(
-    "concat", (("", "Concat"),), "ortkit.fusion.conv.concat", estimate, alone="Concats"
+    "concat", (("", "Concat"),), "ortkit.fusion.conv.concat:Concats", estimate, alone="Concats"
 )
