@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -42,8 +43,9 @@ _BRIEF = {
     "ortkit.trial.trial._MOST_PROFILE_SECONDS": 0.3,
 }
 #: Processor time for the sizes of kernels that are not required, and for those of one kernel that
-#: is interpreted, with when it is given up; see `ortkit.verify.kernels.check`.
-_CHECK_SECONDS, _INTERPRETED_SECONDS = 0.25, (0.05, 6.0)
+#: is interpreted, with when it is given up; see `ortkit.verify.kernels.check`. What checks find is
+#: tested where they have their usual time, and with all cases everywhere.
+_CHECK_SECONDS, _INTERPRETED_SECONDS = 0.05, (0.05, 6.0)
 #: Of a verification, which ends early on a busy machine and says so: none of the tests is to.
 _VERIFY_SECONDS = 600.0
 #: A collection looks at all that was imported, which is more here than elsewhere: fewer of them.
@@ -55,19 +57,21 @@ def _processes() -> Iterator[str]:
     """Keep the processes that others are forked from, and fork those of sessions that are timed.
 
     New ones, as users have them, would import for half a second each. Yields what they import.
+    What has been compiled before is copied, see `tests.compiled_kernels`.
     """
     from ortkit.isolation import processes  # after the settings above
     from ortkit.kernels.build.compiler import staying
     from ortkit.runtime.workers import worker
+    from tests.compiled_kernels import shared_kernels
 
     processes.IDLE_SECONDS = _IDLE_SECONDS
     imports, worker.IMPORTS = worker.IMPORTS, "ortkit"
-    with staying(_IDLE_SECONDS):
+    with staying(_IDLE_SECONDS), shared_kernels():
         yield imports
 
 
 @pytest.fixture(scope="session", autouse=True)
-def verify_seconds() -> Iterator[float]:
+def verify_seconds(request: pytest.FixtureRequest) -> Iterator[float]:
     """Let commands measure for a moment, and verification take its time.
 
     Tests hold what is said of a measurement, not how exact it is. Yields how long users' last.
@@ -77,8 +81,10 @@ def verify_seconds() -> Iterator[float]:
 
     usual = limits.SECONDS
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(check.SECONDS, "quick", _CHECK_SECONDS)  # type: ignore[arg-type]
-        patch.setitem(check._INTERPRETED, "quick", _INTERPRETED_SECONDS)  # type: ignore[arg-type]
+        if not request.config.getoption("--every-case"):
+            patch.setitem(check.SECONDS, "quick", _CHECK_SECONDS)  # type: ignore[arg-type]
+            interpreted = _INTERPRETED_SECONDS
+            patch.setitem(check._INTERPRETED, "quick", interpreted)  # type: ignore[arg-type]
         for name, seconds in _BRIEF.items():
             patch.setattr(name, seconds)
         patch.setattr(limits, "SECONDS", _VERIFY_SECONDS)
@@ -98,13 +104,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--sample-seed", type=int, default=0, help="which cases of them to run (0)")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases of sampled tests that are not drawn."""
+    if "hypothesis" in sys.modules:
+        _leave_constants_out()
     if config.getoption("--every-case") or any("::" in each for each in config.args):
         return  # who names a test gets all of it
     left_out = set(cases_left_out(items, config.getoption("--sample-seed")))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _leave_constants_out() -> None:
+    """Let examples of hypothesis not depend on what else is imported.
+
+    It draws some of the constants in the sources of all our modules, which it takes 2 s to read.
+    Which modules there are depends on the tests that are run.
+    """
+    from hypothesis.internal.conjecture import providers
+
+    providers._get_local_constants = providers.Constants
 
 
 @pytest.hookimpl(wrapper=True)

@@ -87,7 +87,7 @@ class Agreement:
         is_small = self.logits_error <= allowed <= CAPS["int8"]
         return self.agrees and self.decoded > 0 and is_small
 
-    def settled(self, verification: Verification) -> Verification:
+    def with_tokens_compared(self, verification: Verification) -> Verification:
         """Return the verdict on the decoder, of which this compares what is ill-conditioned.
 
         Roundings move the caches of many layers by more than is allowed for a value. What they
@@ -95,7 +95,9 @@ class Agreement:
         """
         if not self.is_within_noise:
             return verification
-        return verification.settled("what is ill-conditioned was compared token by token")
+        return verification.with_ill_conditioned_compared(
+            "what is ill-conditioned was compared token by token"
+        )
 
     @property
     def lines(self) -> list[str]:

@@ -104,7 +104,7 @@ def optimize_genai(
         agreement = None
         if options.verify:
             agreement = _agreement(given, new, layout, tokens, work, options)
-            models = [_settled(given, model, agreement) for model in models]
+            models = [_with_tokens_compared(given, model, agreement) for model in models]
         _replace(new, target, work / "old")
     return OptimizedFolder(target, tuple(models), agreement)
 
@@ -197,7 +197,7 @@ def _agreement(
     return found
 
 
-def _settled(
+def _with_tokens_compared(
     folder: GenaiFolder, model: OptimizedModel, agreement: Agreement | Refused
 ) -> OptimizedModel:
     """Return a model with its verdict; of the text decoder, also by its agreement."""
@@ -210,7 +210,7 @@ def _settled(
         return model
     if report is None or report.verification is None:
         return model
-    verification = agreement.settled(report.verification)
+    verification = agreement.with_tokens_compared(report.verification)
     return replace(model, report=replace(report, verification=verification))
 
 

@@ -69,7 +69,7 @@ def verify_genai(
     if isinstance(agreement, Agreement):
         decoder = "" if first.decoder is None else first.decoder.name
         models = tuple(
-            (name, agreement.settled(model) if name == decoder else model)
+            (name, agreement.with_tokens_compared(model) if name == decoder else model)
             for name, model in models
         )
     return VerifiedFolder(models, agreement)

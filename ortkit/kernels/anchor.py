@@ -96,7 +96,7 @@ class Anchor:
         longest: Nodes of the epilogue.
         batch: What a first size that is not known is taken for.
         must_pay: Whether regions are left that are not predicted to gain enough.
-        is_held: Whether a session of the provider holds the weight, which no library has to.
+        weight_in_session: Whether a session of the provider holds the weight, and no library.
         in_place: Whether regions are formed only where nodes are replaced where they stand, since
             sizes of results follow from values.
         level: What the names of the levels that there are regions for begin with.
@@ -118,7 +118,7 @@ class Anchor:
     longest: int = 16
     batch: int = NOMINAL_SIZE
     must_pay: bool = False
-    is_held: bool = False
+    weight_in_session: bool = False
     in_place: bool = False
     level: str = ""
     regions: str = ""

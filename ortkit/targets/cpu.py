@@ -243,6 +243,13 @@ CPU = Traits(
         "ortkit.custom_ops.tvm.conv.winograd:ANCHOR",
         "ortkit.custom_ops.tvm.conv.direct:ANCHOR",
     ),
+    image_anchors=(
+        "ortkit.custom_ops.tvm.conv.squeeze_excite:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.max_pool:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.int8_mean:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.int8_scale:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.resize:ANCHOR",
+    ),
     convolutions="ortkit.fusion.conv.targets:ON_CPU",
     conv_epilogue="ortkit.fusion.regions.members:ends_convolution",
     has_blocked_conv_layout=True,

@@ -97,6 +97,11 @@ CUDA = Traits(
         "ortkit.custom_ops.triton.conv.conv:PLANAR",
         "ortkit.custom_ops.triton.conv.conv:ANCHOR",
     ),
+    image_anchors=(
+        "ortkit.custom_ops.triton.conv.squeeze_excite:ANCHOR",
+        "ortkit.custom_ops.triton.conv.pool:ANCHOR",
+        "ortkit.fusion.conv.global_mean:ANCHOR",
+    ),
     convolutions="ortkit.fusion.conv.targets:ON_CUDA",
     conv_epilogue="ortkit.fusion.regions.members:ends_cudnn_convolution",
     has_blocked_conv_layout=False,

@@ -68,6 +68,8 @@ class Traits:
     """What is written in parts before regions are looked for: functions of a `Surroundings`."""
     conv_anchors: tuple[str, ...]
     """`ConvAnchor`s of templates, in the order in which they are asked."""
+    image_anchors: tuple[str, ...]
+    """`ImageAnchor`s: other operators that keep the layout of convolutions."""
     convolutions: str
     """Blocks, bodies and times of convolution nets, a `ConvTarget`."""
     conv_epilogue: str

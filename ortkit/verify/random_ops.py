@@ -62,7 +62,7 @@ def drawn_otherwise(original: ir.Node, candidate: ir.Node | None) -> str:
     was, becomes = _distribution(original), _distribution(candidate)
     if was is None or becomes is None or was == becomes:
         return ""
-    return f"drawn from {_told(becomes)} instead of {_told(was)}"
+    return f"drawn from {_described(becomes)} instead of {_described(was)}"
 
 
 _Distribution = tuple[str, tuple[tuple[str, float], ...]]
@@ -91,7 +91,7 @@ def _distribution(node: ir.Node) -> _Distribution | None:
     )
 
 
-def _told(distribution: _Distribution) -> str:
+def _described(distribution: _Distribution) -> str:
     kind, numbers = distribution
     return f"{kind}({', '.join(f'{name}={number:g}' for name, number in numbers)})"
 

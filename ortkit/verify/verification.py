@@ -89,7 +89,7 @@ class Verification:
             not_compared=self.not_compared + added,
         )
 
-    def settled(self, remark: str) -> Verification:
+    def with_ill_conditioned_compared(self, remark: str) -> Verification:
         """Return this verdict where another check compared what is ill-conditioned in this one.
 
         Args:

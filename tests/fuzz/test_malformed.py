@@ -47,12 +47,15 @@ def test_many_malformed_models(part: int, tmp_path: Path) -> None:
 
 def test_the_judge_finds_what_it_looks_for(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time, tests.fuzz.runner as runner\n"
+        "import os, sys, time, types, tests.fuzz.runner as runner\n"
         "from pathlib import Path\n"
-        "runner.SECONDS = 1\n"
+        # A command that hangs lets an hour pass, so that others have all the time they need.
+        f"hung = Path({str(tmp_path)!r}, 'hung')\n"
+        "now = lambda: time.monotonic() + (3600 if hung.exists() else 0)\n"
+        "runner.time = types.SimpleNamespace(monotonic=now, sleep=time.sleep)\n"
         "def run(arguments):\n"
         "    command = arguments[0]\n"
-        "    if command == 'hang': time.sleep(60)\n"
+        "    if command == 'hang': hung.touch(); time.sleep(60)\n"
         "    if command == 'crash': os.abort()\n"
         "    if command == 'trace': sys.stderr.write('Traceback\\n')\n"
         "    if command == 'left': Path(os.environ['TMPDIR'], 'x').touch()\n"

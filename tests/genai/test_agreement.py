@@ -107,7 +107,7 @@ def test_what_is_ill_conditioned_was_compared_token_by_token(
     tokens = tuple(range(ROWS))
     found = agreement_of(logits, noisy(logits, 0.02, 3), noisy(logits, noise), tokens, PROMPT)
     moved, late = f"{ILL_CONDITIONED} in row [1]", "there was no time"
-    whole, part = (found.settled(checked(*each)) for each in ([moved], [moved, late]))
+    whole, part = (found.with_tokens_compared(checked(*each)) for each in ([moved], [moved, late]))
     if noise < 0.01:
         assert (whole, part) == (checked(moved), checked(moved, late))
         return
@@ -125,7 +125,7 @@ def test_noise_beyond_the_cap_settles_nothing(logits: np.ndarray) -> None:
         found = agreement_of(logits, noisy(logits, noise, 3), noisy(logits, noise), tokens, PROMPT)
         assert found.agrees
         moved = f"{ILL_CONDITIONED} in row [1]"
-        assert found.settled(checked(moved)).verdict == verdict
+        assert found.with_tokens_compared(checked(moved)).verdict == verdict
 
 
 def test_a_prompt_alone_settles_nothing(logits: np.ndarray) -> None:
@@ -133,8 +133,8 @@ def test_a_prompt_alone_settles_nothing(logits: np.ndarray) -> None:
         logits, noisy(logits, 0.02, 3), noisy(logits, 0.1), tuple(range(ROWS)), PROMPT
     )
     moved = f"{ILL_CONDITIONED} in row [1]"
-    assert found.settled(checked(moved)).verdict == "yes"
-    assert replace(found, decoded=0).settled(checked(moved)).verdict == "partly"
+    assert found.with_tokens_compared(checked(moved)).verdict == "yes"
+    assert replace(found, decoded=0).with_tokens_compared(checked(moved)).verdict == "partly"
 
 
 def test_rows_that_prefill_does_not_give(logits: np.ndarray) -> None:

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "custom_ops/triton": "kernels kernels/region kernels/triton targets",
     "custom_ops/triton/attention": "custom_ops/forms kernels kernels/triton",
     "custom_ops/triton/conv": (
-        "custom_ops/forms custom_ops/triton kernels kernels/layouts kernels/triton"
+        "custom_ops/forms custom_ops/triton kernels kernels/layouts kernels/triton kernels/tuning"
     ),
     "custom_ops/triton/gemm": (
         "custom_ops/forms custom_ops/triton custom_ops/triton/conv kernels kernels/region"

@@ -17,6 +17,7 @@ from ortkit.graph.io.open import open_model
 from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.catalog import BACKENDS
 from ortkit.kernels.conv_anchor import ConvAnchor
+from ortkit.kernels.image_anchor import ImageAnchor
 from ortkit.ops.activations.forms import Activations
 from ortkit.optimization.options import OptimizeOptions
 from ortkit.passes.catalog import PASSES
@@ -38,6 +39,10 @@ def test_what_a_row_names_is_there(kind: str) -> None:
     assert all(isinstance(each, Anchor) for each in families)
     assert all(callable(load(each.regions)) for each in families if each.regions)
     assert all(isinstance(load(name), ConvAnchor) for name in traits.conv_anchors)
+    images = [load(name) for name in traits.image_anchors]
+    assert all(isinstance(each, ImageAnchor) for each in images)
+    parts = [f"{each.blocks}:{part}" for each in images for part in ("find", "describe")]
+    assert all(callable(load(part)) for part in parts)
     assert callable(load(traits.conv_epilogue))
     assert all(issubclass(load(name), Decomposition) for name in traits.decompositions)
     assert isinstance(load(traits.convolutions), ConvTarget)
@@ -61,7 +66,7 @@ def test_every_place_of_a_row_is_looked_at() -> None:
     }
     assert places == {
         "activations", "conv_anchors", "conv_epilogue", "convolutions", "cost_model",
-        "decompositions", "families", "runner", "without_kernel",
+        "decompositions", "families", "image_anchors", "runner", "without_kernel",
     }  # fmt: skip
 
 

@@ -11,15 +11,12 @@ from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import LibraryBuild, build_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.targets.target import Target
-
-#: Kept between runs, as its keys name all that the code of a kernel depends on. Not the user's:
-#: tests may store what is wrong.
-_FOLDER = Path(__file__).parents[2] / "build" / "test-kernels"
+from tests.compiled_kernels import FOLDER
 
 
 @pytest.fixture(scope="session")
 def cache() -> KernelCache:
-    return KernelCache(_FOLDER)
+    return KernelCache(FOLDER)
 
 
 @pytest.fixture

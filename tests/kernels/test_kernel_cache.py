@@ -212,7 +212,7 @@ made.mkdir()
 chance = random.Random(number)
 until = time.monotonic() + float(sys.argv[3])
 seen = 0
-while time.monotonic() < until:
+while time.monotonic() < until or not seen:
     of = t.slot(chance.randrange(6))
     content = of.name.encode() * 400
     found = cache.find(of, made)

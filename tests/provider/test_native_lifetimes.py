@@ -217,11 +217,11 @@ def test_the_process_ends_cleanly_whatever_is_alive(rest: str, says: str) -> Non
 def test_closing_waits_for_kernels_that_run() -> None:
     """As at the end of the process; the thread itself ends before, as CPython wants it."""
     before = """
-import threading, time
-started = threading.Event()
+import threading
+started, may_end = threading.Event(), threading.Event()
 def slow(context):
     started.set()
-    time.sleep(0.3)
+    may_end.wait(60)
     print("done", flush=True)
     return context.fail(ctypes.pointer(context), 1, b"over")
 Python.make = lambda self, request, index: python_kernel(slow)
@@ -232,9 +232,10 @@ def run():
     except Exception: pass
 thread = threading.Thread(target=run)
 thread.start()
-assert started.wait(20)
+assert started.wait(60)
 print(native.library().ortkit_provider_close(0), flush=True)
-print(native.library().ortkit_provider_close(20000), flush=True)
+threading.Timer(0.2, may_end.set).start()
+print(native.library().ortkit_provider_close(60000), flush=True)
 thread.join()
 """
     assert run_to_its_end(rest, before) == "1\ndone\n0\n"

@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from ortkit.runtime.timing import variants
 from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, speedup, time_variants
 from ortkit.runtime.workers.worker import Worker
 
@@ -70,6 +71,7 @@ def test_a_first_run_that_takes_long_does_not_change_the_inputs(
 ) -> None:
     feed = Worker.feed
     monkeypatch.setattr(Worker, "feed", lambda *given: 1e3 + feed(*given))
+    monkeypatch.setattr(variants, "_LEAST_RUNS", 0.01)  # the runs after it may take 40 s
     wanted, smaller = (inputs(tmp_path, str(rows), (rows, 8)) for rows in (4, 2))
     found = time_variants(
         [Variant(model)], [wanted, smaller], tmp_path, seconds=0.4, timeout_seconds=60

@@ -297,7 +297,7 @@ def fake_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> No
     ("body", "reason", "seconds"),
     [
         (f"os.kill(os.getpid(), {int(signal.SIGSEGV)})", "crashed with signal 11 (Segment", 60.0),
-        ("time.sleep(300)", "did not finish within 1 seconds", 2.0),
+        ("time.sleep(300)", "did not finish within ", 2.0),
         ("sys.exit('out of luck')", "ended with status 1: out of luck", 60.0),
     ],
 )
@@ -315,7 +315,7 @@ def test_a_crash_is_a_verdict(
         found = verifier.check(built)
     assert found.verdict == "no"
     assert "with optimizations off" in found.reason
-    assert reason.partition(" within")[0] in found.reason
+    assert reason in found.reason
     with Verifier(built, seconds=seconds) as verifier:
         found = verifier.check(built)
     assert found.verdict == "not possible"

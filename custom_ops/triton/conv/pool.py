@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortkit.kernels.image_anchor import ImageAnchor
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
@@ -47,6 +48,9 @@ class MaxPool:
             stages=1,
         )  # fmt: skip
         return for_any_alignment(self.signature, (call,), kernel_text("pool_kernel"))
+
+
+ANCHOR = ImageAnchor("max_pool", (("", "MaxPool"),), "ortkit.fusion.conv.max_pool")
 
 
 @refusals

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortkit.kernels.cuda import Condition
+from ortkit.kernels.image_anchor import ImageAnchor, ImageSizes
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Scratch, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 from ortkit.refusal import Refused
 
 from ...forms.conv_half import epilogue_text, optional, unfit
@@ -85,6 +87,17 @@ def units_of(images: int, hidden: int) -> int:
     while units < _MOST_UNITS and images * (-(-hidden // (2 * units))) >= _BLOCKS:
         units *= 2
     return units
+
+
+def estimate(sizes: ImageSizes) -> tuple[float, float]:
+    """Return what the launches take: ONNX Runtime adds a bias in one of its own."""
+    return (1 + sizes.nodes + sizes.biases) * LAUNCH_NS, 2 * LAUNCH_NS
+
+
+ANCHOR = ImageAnchor(
+    "squeeze_excite", (("", "GlobalAveragePool"), ("", "ReduceMean")),
+    "ortkit.fusion.conv.squeeze_excite", estimate, is_gate=True,
+)  # fmt: skip
 
 
 def match(signature: RegionSignature) -> Squeeze | Refused | None:

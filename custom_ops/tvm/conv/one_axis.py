@@ -322,5 +322,5 @@ def _misfit(conv: OneAxisConv, padded: int) -> Refused | None:
 #: Models of audio have such: vocoders, codecs, speech encoders.
 ANCHOR = Anchor(
     "conv_1d", match, (("", "Conv"),), rank=3, weight="float32", longest=8, must_pay=True,
-    is_held=True,
+    weight_in_session=True,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.image_anchor import ImageAnchor, ImageSizes
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, known, product
 from ortkit.refusal import Refused, needed, refusals
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from ..tile.emitter import TileEmitter
 
 _PICOSECONDS_PER_PIXEL = 60
+#: Nanoseconds of an element of one thread, by ONNX Runtime and by ours: of a Resize by its mode,
+#: and of one pointwise node. An AVX-512 server core, ONNX Runtime 1.31.1 (2026-11).
+_LINEAR, _NEAREST, _STEP = (2.0, 0.25), (0.5, 0.1), (0.5, 0.2)
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,21 @@ def _pixels(
                 weight = e.share(weights[0] if len(weights) == 1 else weights[0] * weights[1])
             found.append((e.share(start + column * e.i64(channels)), weight))
     return found
+
+
+def estimate(sizes: ImageSizes) -> tuple[float, float]:
+    """Return what Resizes take with what is done to their sum."""
+    steps = sizes.nodes - len(sizes.modes)
+    rates = [_LINEAR if mode == "linear" else _NEAREST for mode in sizes.modes]
+    before, after = (
+        sizes.made * (sum(each[side] for each in rates) + _STEP[side] * steps) for side in (0, 1)
+    )
+    return before, after
+
+
+ANCHOR = ImageAnchor(
+    "resize", (("", "Resize"),), "ortkit.fusion.conv.resizes", estimate, alone="Resizes"
+)
 
 
 @refusals

@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.image_anchor import ImageAnchor, ImageSizes
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
@@ -141,6 +142,17 @@ class SqueezeExcite:
         with e.lanes(lanes) as lane:
             place = image * e.i64(channels) + at + lane
             e.store(output, self.form.outer.write(e, total[lane], []), place)
+
+
+def estimate(sizes: ImageSizes) -> tuple[float, float]:
+    """Return nanoseconds by elements that are pooled and multiplied, with changes of layout."""
+    return 0.5 * sizes.given, 0.05 * sizes.given
+
+
+ANCHOR = ImageAnchor(
+    "squeeze_excite", (("", "GlobalAveragePool"), ("", "ReduceMean")),
+    "ortkit.fusion.conv.squeeze_excite", estimate, is_gate=True,
+)  # fmt: skip
 
 
 def match(signature: RegionSignature) -> SqueezeExcite | Refused | None:

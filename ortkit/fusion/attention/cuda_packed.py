@@ -1,6 +1,6 @@
 """Attention on CUDA of rows that are packed: the Gathers before and after it are its kernel's.
 
-What skips padding puts rows in their places before an attention, and takes them again after it
+What skips padding unpacks rows before an attention, one for each position, and packs them after it
 (`ortkit.ops.padding`). The kernel attends to the rows where they are.
 """
 
@@ -35,16 +35,16 @@ class _Rows:
 
     Args:
         sources: What Q, K and V are taken from: packed values, [1, rows, columns].
-        places: The rows of all positions.
-        indices: The positions of all rows.
-        nodes: Those that put rows in their places and take them again, without the attention.
+        unpack_indices: The row of each position, of a Gather.
+        pack_indices: The position of each row, of a Gather.
+        nodes: Those that unpack and pack rows, without the attention.
         split: The Split that makes Q, K and V, if nothing else reads them.
         result: What comes of it, [1, rows, columns].
     """
 
     sources: tuple[ir.Value, ...]
-    places: ir.Value
-    indices: ir.Value
+    unpack_indices: ir.Value
+    pack_indices: ir.Value
     nodes: tuple[ir.Node, ...]
     split: ir.Node | None
     result: ir.Value
@@ -56,7 +56,7 @@ def packed_region(search: Search, node: ir.Node, found: AttentionNode) -> Candid
     if rows is None or search.taken.intersection(rows.nodes):
         return None
     whole = rows.sources if rows.split is None else (rows.split.inputs[0],)
-    operands = (*whole, *found.operands[3:], rows.places, rows.indices)
+    operands = (*whole, *found.operands[3:], rows.unpack_indices, rows.pack_indices)
     inputs = tuple(dict.fromkeys(value for value in operands if value is not None))
     if len(inputs) != len(whole) + 3 or not found.body.mask:
         return None
@@ -75,17 +75,17 @@ def _rows_around(scope: Scope, node: ir.Node, found: AttentionNode) -> _Rows | N
     if found.caches or found.writers or found.body.stacked or found.body.columns:
         return None
     gathers = [_gather_of(scope, value) for value in found.operands[:3]]
-    last = _taken_from(scope, node.outputs[0])
+    last = _packed_result(scope, node.outputs[0])
     if last is None or None in gathers:
         return None
     pairs = [pair for pair in gathers if pair is not None]
-    places = {pair[1].inputs[1] for pair in pairs}
+    unpack_indices = {pair[1].inputs[1] for pair in pairs}
     sources = tuple(pair[0].inputs[0] for pair in pairs)
-    if len(places) != 1 or None in places or None in sources or None in last[1].inputs[:2]:
+    if len(unpack_indices) != 1 or None in {*unpack_indices, *sources, *last[1].inputs[:2]}:
         return None
-    place, index = places.pop(), last[1].inputs[1]
-    assert place is not None
-    assert index is not None
+    unpack, pack = unpack_indices.pop(), last[1].inputs[1]
+    assert unpack is not None
+    assert pack is not None
     inside = {each for pair in pairs for each in pair} | {node}
     if any(
         use.node not in inside for pair in pairs for one in pair for use in one.outputs[0].uses()
@@ -94,11 +94,11 @@ def _rows_around(scope: Scope, node: ir.Node, found: AttentionNode) -> _Rows | N
     known = tuple(value for value in sources if value is not None)
     nodes = tuple(dict.fromkeys((*(each for pair in pairs for each in pair), *last)))
     split = _split_of(known, {each for pair in pairs for each in pair})
-    return _Rows(known, place, index, nodes, split, last[1].outputs[0])
+    return _Rows(known, unpack, pack, nodes, split, last[1].outputs[0])
 
 
 def _gather_of(scope: Scope, value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
-    """Return the Reshape and the Gather that put packed rows in their places."""
+    """Return the Reshape and the Gather that unpack rows: one for each position."""
     gather = value.producer()
     if gather is None or not _is(gather, "Gather") or gather.attributes.get_int("axis", 0) != 0:
         return None
@@ -111,8 +111,8 @@ def _gather_of(scope: Scope, value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
     return (flat, gather) if is_flat and rows is not None and rows[0] == 1 else None
 
 
-def _taken_from(scope: Scope, value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
-    """Return the Reshape and the Gather that take rows from the result of an attention."""
+def _packed_result(scope: Scope, value: ir.Value) -> tuple[ir.Node, ir.Node] | None:
+    """Return the Reshape and the Gather that pack the result of an attention again."""
     flat = only_reader(value)
     gather = None if flat is None or not _is(flat, "Reshape") else only_reader(flat.outputs[0])
     if flat is None or gather is None:
@@ -159,37 +159,37 @@ def _signature(
 def packed_nodes(
     body: AttentionBody, count: int, widths: Sequence[int], *, is_whole: bool, opset: int
 ) -> str:
-    """Return the text of a body: rows are put in their places, attended to, and taken.
+    """Return the text of a body: rows are unpacked, attended to, and packed again.
 
     Args:
         body: The attention of all positions.
-        count: Of inputs: packed rows, a mask, the places of rows, and their indices.
+        count: Of inputs: packed rows, a mask, indices that unpack them, indices that pack them.
         widths: Columns of Q, K and V.
         is_whole: Whether these are columns of one input.
         opset: Of the body.
     """
     names = [f"x{number}" for number in range(count)]
-    *parts, mask, places, indices = names
+    *parts, mask, unpack_indices, pack_indices = names
     writer = NodeWriter("t", body.dtype)
     if is_whole:
-        placed = _placed(writer, parts[0], places, sum(widths))
+        unpacked = _unpacked(writer, parts[0], unpack_indices, sum(widths))
         sizes = writer.integers(*widths)
         operands = ["p0", "p1", "p2"]
-        writer.nodes.append(helper.make_node("Split", [placed, sizes], operands, axis=2))
+        writer.nodes.append(helper.make_node("Split", [unpacked, sizes], operands, axis=2))
     else:
         pairs = zip(parts, widths, strict=True)
-        operands = [_placed(writer, name, places, width) for name, width in pairs]
+        operands = [_unpacked(writer, name, unpack_indices, width) for name, width in pairs]
     ends = NodeWriter("u", body.dtype)
     flat = ends.op("Reshape", "all", ends.integers(-1, body.heads * body.v_width))
-    ends.named("y", "Gather", flat, indices, axis=0)
+    ends.named("y", "Gather", flat, pack_indices, axis=0)
     nodes = [*writer.nodes, *body.nodes([*operands, mask], "all"), *ends.nodes]
     opsets = [helper.make_opsetid("", opset)]
     return body_text(helper.make_function(DOMAIN, _KIND, names, ["y"], nodes, opsets))
 
 
-def _placed(writer: NodeWriter, rows: str, places: str, width: int) -> str:
+def _unpacked(writer: NodeWriter, rows: str, indices: str, width: int) -> str:
     flat = writer.op("Reshape", rows, writer.integers(-1, width))
-    return writer.op("Gather", flat, places, axis=0)
+    return writer.op("Gather", flat, indices, axis=0)
 
 
 def columns_of(scope: Scope, value: ir.Value) -> int:

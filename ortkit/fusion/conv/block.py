@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.conv_anchor import ConvAnchor
+from ortkit.kernels.image_anchor import ImageAnchor
 
 
 @dataclass(frozen=True)
@@ -15,9 +16,7 @@ class Block:
     """Nodes that become one.
 
     Args:
-        kind: What its kernel is: the anchor's, or "expand_depthwise", "bf16_conv", "int8_conv",
-            "squeeze_excite", "max_pool", "resize", "int8_mean" or "int8_scale"; on CUDA "conv",
-            "depthwise_conv" and "global_mean".
+        kind: What its kernel is: the anchor's, or "expand_depthwise", "bf16_conv", "int8_conv".
         convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
             convolution with the depthwise one of its result; or all Resizes of a sum.
         windows: Of each; none of a mean over an image, and of Resizes.
@@ -31,7 +30,7 @@ class Block:
         parts: The blocks that it was made of, if it was made of blocks.
         packed: Of a convolution in bfloat16 its weight.
         rounded: The result in bfloat16, if it is read both ways.
-        anchor: Of the template, where that says what its kernel takes.
+        anchor: Of the template, where that says what its kernel takes; of all images' operators.
     """
 
     kind: str
@@ -47,7 +46,7 @@ class Block:
     parts: tuple[Block, ...] = ()
     packed: ir.Value | None = None
     rounded: ir.Value | None = None
-    anchor: ConvAnchor | None = None
+    anchor: ConvAnchor | ImageAnchor | None = None
 
     @property
     def results(self) -> tuple[ir.Value, ...]:
@@ -64,3 +63,18 @@ class Block:
     def last(self) -> ir.Node:
         """Where the fused node goes."""
         return self.nodes[-1]
+
+    @property
+    def is_gate(self) -> bool:
+        """Whether it reads the means over rows of its source; see `ImageAnchor`."""
+        return isinstance(self.anchor, ImageAnchor) and self.anchor.is_gate
+
+    @property
+    def is_pixel(self) -> bool:
+        """Whether its result is one pixel, which leaves NHWC as it is."""
+        return isinstance(self.anchor, ImageAnchor) and self.anchor.is_pixel
+
+    @property
+    def alone(self) -> str:
+        """What a chain of such blocks alone is called, which is none; empty if it may be one."""
+        return self.anchor.alone if isinstance(self.anchor, ImageAnchor) else ""

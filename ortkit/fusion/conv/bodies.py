@@ -18,14 +18,12 @@ from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.regions.bodies import write_step
 from ortkit.fusion.regions.node_writer import NodeWriter
-from ortkit.kernels.layouts.conv_filters import channels_last
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 
 TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
-#: Resize may have no scales and no region since.
-_ABSENT_SINCE = 13
 #: ReduceMean has its axes as an input since.
 _AXES_INPUT_SINCE = 18
 
@@ -47,7 +45,7 @@ class Described:
 
 @dataclass
 class BodyWriter:
-    """Writes the body of one block: in float32, weights packed for CPUs."""
+    """Writes the body of one block: on CPUs in float32, on CUDA in the type of its result."""
 
     scope: Scope
     block: Block
@@ -64,17 +62,8 @@ class BodyWriter:
     @property
     def own(self) -> str:
         """The type that is computed in, as numpy names it."""
-        return "float32"
-
-    def describe(self) -> Described:
-        """Return the block's signature and weights."""
-        if self.block.kind == "max_pool":
-            return self.pool()
-        if self.block.kind == "squeeze_excite":
-            return self.squeeze_excite()
-        if self.block.kind == "resize":
-            return self.resizes()
-        return self.convolutions()
+        is_host = self.scope.traits.is_host
+        return "float32" if is_host else self._dtype(self.block.output)
 
     def convolutions(self) -> Described:
         """Describe one convolution after another, each with its epilogue."""
@@ -95,55 +84,6 @@ class BodyWriter:
             self._result(means, (batch, height, channels))
         return self._described()
 
-    def pool(self) -> Described:
-        """Describe a pooling between two values of the same type."""
-        block = self.block
-        pool, dtype = block.convs[0], self._dtype(block.source)
-        wide = self._input("x", self._nhwc(block.source), dtype)
-        is_narrow = dtype == "bfloat16"
-        if is_narrow:
-            wide = self.writer.op("Cast", wide, to=int(ir.DataType.FLOAT))
-        kept = {"ceil_mode": 1} if pool.attributes.get_int("ceil_mode", 0) == 1 else {}
-        planar = self.writer.op("Transpose", wide, perm=TO_NCHW)
-        attributes = {**block.windows[0].attributes, **kept}
-        value = self.writer.op("MaxPool", planar, **attributes)
-        result = self.writer.op("Transpose", value, perm=TO_NHWC)
-        if is_narrow:
-            result = self.writer.op("Cast", result, to=int(ir.DataType.BFLOAT16))
-        self._result(result, self._nhwc(block.output), dtype)
-        return self._described()
-
-    def resizes(self) -> Described:
-        """Describe Resizes with what is done to their sum."""
-        block, count = self.block, len(self.block.convs)
-        for node in block.convs:
-            source = node.inputs[0]
-            assert source is not None, "a Resize has an image"
-            self.names[node.outputs[0]] = self._resized(node, self._operand(source))
-        for extra in block.extras[count - 1 :]:
-            self.names[extra] = self._operand(extra)
-        result = self._steps(block.nodes[count:], block.convs[0].outputs[0])
-        nhwc = self.writer.op("Transpose", result, perm=TO_NHWC)
-        self._result(nhwc, self._nhwc(block.output))
-        return self._described()
-
-    def squeeze_excite(self) -> Described:
-        """Describe the two layers after means over rows."""
-        first, second = self.block.convs
-        batch, channels, height, _ = self._sizes(self.block.source)
-        rows = self._input("means", (batch, height, channels))
-        planar = self.writer.op("Transpose", rows, perm=[0, 2, 1])
-        shaped = self.writer.op("Reshape", planar, self.writer.integers(0, 0, -1, 1))
-        mean = self.writer.op("GlobalAveragePool", shaped)
-        self._conv(first, [mean, self._plain(first.inputs[1]), *self._biases(first)])
-        inner = self._epilogue(first)
-        weight = self._array(second.inputs[1])
-        excite = self._packed(weight, channels_last(weight.shape), "excite")
-        self._conv(second, [inner, excite, *self._biases(second)])
-        result = self.writer.op("Transpose", self._epilogue(second), perm=TO_NHWC)
-        self._result(result, self._nhwc(self.block.output))
-        return self._described()
-
     # ---- parts
     def _source(self) -> str:
         source = self.block.source
@@ -161,7 +101,8 @@ class BodyWriter:
 
     def _weight(self, conv: ir.Node) -> str:
         weight, blocks = self._array(conv.inputs[1]), (self.block, *self.block.parts)
-        anchor = next(one.anchor for one in blocks if one.anchor and conv in one.convs)
+        anchors = (one.anchor for one in blocks if conv in one.convs)
+        anchor = next(one for one in anchors if isinstance(one, ConvAnchor))
         return self._packed(weight, anchor.layout(weight.shape))
 
     def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:
@@ -194,31 +135,6 @@ class BodyWriter:
             value = node.outputs[0]
             self.names[value] = write_step(self.writer, node, inputs, self.scope.opset())
         return self.names[value]
-
-    def _resized(self, node: ir.Node, image: str) -> str:
-        """Write a Resize of an image in NCHW, its scales or sizes stated."""
-        kept = {
-            name: node.attributes[name].value
-            for name in ("mode", "coordinate_transformation_mode", "nearest_mode")
-            if name in node.attributes
-        }
-        before, after = self._sizes(node.inputs[0]), self._sizes(node.outputs[0])
-        old = [size for size in before[2:] if isinstance(size, int)]
-        new = [size for size in after if isinstance(size, int)]
-        pairs = list(zip(old, new[-2:], strict=True))
-        if all(size % given == 0 for given, size in pairs):
-            factors = np.array([1, 1, *(size // given for given, size in pairs)], np.float32)
-            factor = self.writer.constant(factors)
-            return self.writer.op("Resize", image, self._absent(), factor, **kept)
-        # Not along axes: ONNX Runtime 1.31.1 fails as it moves a Transpose over such a Resize.
-        given = self.writer.integers(*new)
-        return self.writer.op("Resize", image, self._absent(), self._absent(), given, **kept)
-
-    def _absent(self) -> str:
-        """Return an operand of a Resize that is not there; older ones are empty."""
-        if self.scope.opset() >= _ABSENT_SINCE:
-            return ""
-        return self.writer.constant(np.zeros(0, np.float32))
 
     def _epilogue_operand(self, value: ir.Value | None) -> str:
         if value is None:

@@ -43,7 +43,7 @@ def borders(blocks: Sequence[Block], *, spares: bool = True) -> Borders:
     leaving = dict.fromkeys(
         value
         for block in blocks
-        if block.kind != "global_mean"
+        if not block.is_pixel
         for value in block.results
         if is_read_outside(value, inside)
     )

@@ -13,7 +13,7 @@ from ortkit.fusion.conv.bodies import Described
 from ortkit.fusion.conv.borders import borders
 from ortkit.fusion.conv.cost import ChainCost
 from ortkit.fusion.conv.finder import PASS
-from ortkit.fusion.conv.targets import ConvTarget, target_of
+from ortkit.fusion.conv.targets import ConvTarget, describe_block, target_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import DENIED
@@ -25,8 +25,6 @@ MOST_ROUNDS = 6
 #: A chain is one rewrite, named by the result of its last block.
 RULE = "nhwc"
 _AGAIN = "a block was refused"
-#: Kinds of blocks for which alone no layout is changed.
-_NEVER_ALONE = frozenset({"int8_mean", "int8_scale", "resize"})
 
 
 @dataclass(frozen=True)
@@ -103,11 +101,9 @@ def _judged(
     around = borders(blocks, spares=spares and target.spares)
     cost = target.chain_cost(scope, blocks, around)
     reason = "" if cost.pays else f"not predicted to gain {cost.least_in_words} of its time"
-    if around.changed and all(block.kind in _NEVER_ALONE for block in blocks):
+    if around.changed and all(block.alone for block in blocks):
         # Of several threads one transposes, and all compute what is left to ONNX Runtime.
-        is_resize = blocks[0].kind == "resize"
-        what = "Resizes" if is_resize else "means and products of images"
-        reason = f"{what} alone are not worth another layout"
+        reason = f"{blocks[0].alone} alone are not worth another layout"
     if reason:
         return Chain(tuple(blocks), (), cost, reason)
     made = {value for block in blocks for value in block.results}
@@ -115,7 +111,7 @@ def _judged(
         return Chain(tuple(blocks), (), cost, REASON)
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
         return Chain(tuple(blocks), (), cost, DENIED)
-    described = [target.describe(scope, block) for block in blocks]
+    described = [describe_block(scope, block) for block in blocks]
     verdicts = [accepts(each.signature) for each in described]
     for block, verdict in zip(blocks, verdicts, strict=True):
         if verdict is not None:

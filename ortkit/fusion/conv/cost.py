@@ -15,7 +15,8 @@ from ortkit.fusion.conv import int8
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.graph.shapes.conv_window import Window
-from ortkit.kernels.conv_anchor import ConvSizes
+from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
+from ortkit.kernels.image_anchor import ImageAnchor, ImageSizes
 from ortkit.rewrite.scope import Scope
 
 #: Sizes that are not known: the batch, and the pixels along a side.
@@ -29,29 +30,16 @@ class Rates:
     Args:
         output: An element that a convolution in bfloat16 writes.
         step: An element through one pointwise node that is no part of a convolution.
-        gate: An element that squeeze-and-excite pools and multiplies, with changes of layout.
         lowered: A multiply-add of a convolution in bfloat16; ONNX Runtime computes it in float32.
-        tap: A number that a pooling looks at.
-        linear: A pixel's channel that a linear Resize makes.
-        nearest: One that a Resize repeats.
     """
 
     output: float
     step: float
-    gate: float
     lowered: float
-    tap: float
-    linear: float
-    nearest: float
 
 
-RUNTIME = Rates(
-    output=0.2, step=0.5, gate=0.5, lowered=1 / 85, tap=0.1, linear=2.0, nearest=0.5,
-)  # fmt: skip
-OURS = Rates(
-    output=0.1, step=0.2, gate=0.05, lowered=1 / 500, tap=0.03, linear=0.25,
-    nearest=0.1,
-)  # fmt: skip
+RUNTIME = Rates(output=0.2, step=0.5, lowered=1 / 85)
+OURS = Rates(output=0.1, step=0.2, lowered=1 / 500)
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
 #: One of bytes: ONNX Runtime changes the layout in most of the same places.
@@ -88,10 +76,10 @@ class ChainCost:
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:
     """Return what one block costs one thread."""
-    if block.kind in int8.IMAGE_NS:
-        elements = _elements(scope, block.source)
-        before, after = int8.IMAGE_NS[block.kind]
-        return ChainCost(before * elements, after * elements, LEAST_QUANTIZED_GAIN)
+    if isinstance(block.anchor, ImageAnchor) and block.anchor.estimate is not None:
+        is_bytes = scope.shapes.dtype(block.source) == ir.DataType.UINT8
+        least = LEAST_QUANTIZED_GAIN if is_bytes else LEAST_GAIN
+        return ChainCost(*block.anchor.estimate(image_sizes(scope, block)), least)
     if block.kind == "int8_conv":
         elements = _elements(scope, block.output)
         return ChainCost(*int8.quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
@@ -107,26 +95,13 @@ def border_cost(scope: Scope, value: ir.Value) -> float:
 def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
     if block.parts:
         return sum(_excluded(scope, part, rates) for part in block.parts)
-    if block.kind == "squeeze_excite":
-        return rates.gate * _elements(scope, block.source)
-    outputs = _elements(scope, block.output)
-    if block.kind == "resize":
-        pointwise = rates.step * (len(block.nodes) - len(block.convs))
-        return outputs * (sum(_resize(node, rates) for node in block.convs) + pointwise)
-    taps = prod(block.windows[0].kernel)
-    if block.kind == "max_pool":
-        return rates.tap * outputs * taps
+    outputs, taps = _elements(scope, block.output), prod(block.windows[0].kernel)
     steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
-    if block.anchor is not None and block.anchor.estimate is not None:
+    if isinstance(block.anchor, ConvAnchor) and block.anchor.estimate is not None:
         before, after = block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))
         return (before if rates is RUNTIME else after) + steps
     channels = sizes_of(scope, block.source)[1]
     return outputs * channels * taps * rates.lowered + outputs * rates.output + steps
-
-
-def _resize(node: ir.Node, rates: Rates) -> float:
-    mode = node.attributes.get("mode")
-    return rates.linear if mode is not None and mode.as_string() == "linear" else rates.nearest
 
 
 def _is_step(node: ir.Node) -> bool:
@@ -135,6 +110,17 @@ def _is_step(node: ir.Node) -> bool:
 
 def _elements(scope: Scope, value: ir.Value) -> int:
     return prod(sizes_of(scope, value))
+
+
+def image_sizes(scope: Scope, block: Block) -> ImageSizes:
+    """Return the sizes of another operator on images as templates see them."""
+    modes = (node.attributes.get("mode") for node in block.convs)
+    return ImageSizes(
+        _elements(scope, block.source), _elements(scope, block.output),
+        prod(size for window in block.windows for size in window.kernel),
+        tuple("nearest" if mode is None else mode.as_string() for mode in modes),
+        len(block.nodes), sum(len(each.inputs) > 2 for each in block.convs),
+    )  # fmt: skip
 
 
 def conv_sizes(scope: Scope, conv: ir.Node, window: Window) -> ConvSizes:

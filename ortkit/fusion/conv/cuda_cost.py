@@ -10,8 +10,9 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.cost import ChainCost, sizes_of
+from ortkit.fusion.conv.cost import ChainCost, image_sizes, sizes_of
 from ortkit.fusion.regions.cuda_cost_model import BANDWIDTH
+from ortkit.kernels.image_anchor import ImageAnchor
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 from ortkit.rewrite.scope import Scope
 
@@ -28,6 +29,8 @@ def border_cost(scope: Scope, value: ir.Value) -> float:
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:
     """Return the nanoseconds of one block."""
+    if isinstance(block.anchor, ImageAnchor) and block.anchor.estimate is not None:
+        return ChainCost(*block.anchor.estimate(image_sizes(scope, block)))
     moved = sum(_bytes(scope, value) for value in (*block.operands, block.output)) / BANDWIDTH
     result = _bytes(scope, block.output) / BANDWIDTH
     # A node reads and writes its result again; ONNX Runtime adds a bias as one of its own.
@@ -35,8 +38,6 @@ def block_cost(scope: Scope, block: Block) -> ChainCost:
     after = LAUNCH_NS + moved
     if block.kind == "conv":
         after = max(LEAST_NS, _products(scope, block) / RATE, after)
-    elif block.kind == "squeeze_excite":
-        after, result = 2 * LAUNCH_NS, 0.0
     first = after
     if block.kind == "depthwise_conv":
         first = LEAST_NS + moved

@@ -1,8 +1,8 @@
 """Blocks of convolution nets, as far as they are the same for all targets.
 
-A block is a convolution with what is done to its result element by element, the two small
-convolutions of squeeze-and-excite, or a pooling. Blocks that feed each other stay in NHWC; see
-`conv_chains`.
+A block is a convolution with what is done to its result element by element, or another operator on
+images that a template has an `ImageAnchor` for. Blocks that feed each other stay in NHWC; see
+`chains`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.cost import conv_sizes
-from ortkit.fusion.conv.nodes import is_global_mean, is_scalar
-from ortkit.fusion.regions.access import is_read_once, only_reader
+from ortkit.fusion.conv.nodes import is_scalar
+from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS, is_own_step
 from ortkit.fusion.regions.growth import epilogue_steps
 from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.kernels.conv_anchor import ConvAnchor
+from ortkit.kernels.image_anchor import ImageAnchor
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
@@ -42,6 +43,8 @@ class BlockFinder:
     """Why those of other types have no kernel."""
     most_extras: ClassVar[int | None] = None
     """Further operands that a kernel reads, None for any number."""
+    begins_with_images: ClassVar[bool] = True
+    """Whether other operators than convolutions may read what no block makes."""
 
     def __init__(self, scope: Scope, graph: ir.Graph, refused: frozenset[ir.Node]) -> None:
         """Look at `graph`, in which the nodes `refused` are no part of a block."""
@@ -50,6 +53,10 @@ class BlockFinder:
         self.refused = refused
         self.gates: dict[ir.Value, Block] = {}
         self.excluded: set[ir.Node] = set()
+        self._made: set[ir.Value] = set()
+        anchors: list[ImageAnchor] = [load(place) for place in scope.traits.image_anchors]
+        self._images = {each: one for one in anchors for each in one.operators if not one.is_gate}
+        self._gates = {each: one for one in anchors for each in one.operators if one.is_gate}
 
     @classmethod
     def find(
@@ -63,7 +70,7 @@ class BlockFinder:
             refused: Convolutions that are no part of a block.
         """
         finder = cls(scope, graph, refused)
-        gates = [gate for node in graph if (gate := finder.squeeze_excite(node)) is not None]
+        gates = [gate for node in graph if (gate := finder.gate(node)) is not None]
         while True:
             blocks = cls(scope, graph, refused)._beside(gates)
             kept = _settled(blocks, gates)
@@ -93,7 +100,6 @@ class BlockFinder:
         if anchor.is_narrow:
             source, before, output = self.narrowed(source, epilogue, output)
         nodes = (*before, conv, *epilogue)
-        self.excluded.update(nodes)
         return Block(
             anchor.kind, (conv,), (window,), nodes, source, output, gate, extras,
             is_planar=anchor.is_planar, anchor=anchor,
@@ -121,43 +127,34 @@ class BlockFinder:
         outputs = (conv.outputs[0].name or "",)
         self.scope.log.miss(PASS, describe(conv), why.reason, outputs)
 
-    def pool(self, node: ir.Node) -> Block | None:
-        """Return the block of a pooling."""
-        raise NotImplementedError
+    def is_free(self, node: ir.Node) -> bool:
+        """Say whether a node of the graph is in no block, and may be in one."""
+        return node.graph is self.graph and node not in self.excluded and node not in self.refused
 
-    def resize(self, node: ir.Node) -> Block | None:  # noqa: ARG002
-        """Return the block of a Resize, and of what its result is added to."""
-        return None
+    def image(self, node: ir.Node) -> Block | None:
+        """Return the block of another operator on images; None if it is none."""
+        anchor = self._images.get((node.domain, node.op_type))
+        if anchor is None or not self.is_free(node):
+            return None
+        if not self.begins_with_images and node.inputs[0] not in self._made:
+            return None
+        return self._anchored(anchor, node)
+
+    def gate(self, node: ir.Node) -> Block | None:
+        """Return the block that makes a factor for each channel of what a node pools."""
+        anchor = self._gates.get((node.domain, node.op_type))
+        return None if anchor is None else self._anchored(anchor, node)
+
+    def _anchored(self, anchor: ImageAnchor, node: ir.Node) -> Block | None:
+        block: Block | None = load(f"{anchor.blocks}:find")(self, node)
+        if block is None or not self.excluded.isdisjoint(block.nodes):
+            return None
+        return replace(block, anchor=anchor)
 
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a 1x1 convolution may be a layer of squeeze-and-excite."""
         has_kernel = conv not in self.refused and isinstance(self.anchor(conv), ConvAnchor)
         return has_kernel and self._groups(conv) == 1
-
-    def squeeze_excite(self, pool: ir.Node) -> Block | None:
-        """Return the two layers after a global mean whose result multiplies what was pooled."""
-        site = Site(self.scope, pool, PASS)
-        source = site.input(0)
-        if source is None or not is_global_mean(site):
-            return None
-        nodes, convs, windows, value = [pool], list[ir.Node](), list[Window](), site.output
-        for _ in range(2):
-            conv = only_reader(value)
-            window = None if conv is None else self.window(conv)
-            if conv is None or window is None or not window.is_point or not self.is_layer(conv):
-                return None
-            epilogue, extras, value = self.epilogue(conv)
-            if extras:
-                return None
-            convs.append(conv)
-            windows.append(window)
-            nodes += [conv, *epilogue]
-        product = only_reader(value)
-        if product is None or product.op_type != "Mul" or product.domain:
-            return None
-        if source not in product.inputs:
-            return None
-        return Block("squeeze_excite", tuple(convs), tuple(windows), tuple(nodes), source, value)
 
     def window(self, conv: ir.Node) -> Window | None:
         """Return how the filter of a convolution moves; None if it is none."""
@@ -253,10 +250,14 @@ class BlockFinder:
         """Return the blocks beside the gates."""
         self.gates = {gate.output: gate for gate in gates}
         self.excluded = {node for gate in gates for node in gate.nodes}
-        found = [
-            self.convolution(node) or self.pool(node) or self.resize(node) for node in self.graph
-        ]
-        return [block for block in found if block is not None]
+        found = []
+        for node in self.graph:
+            block = self.convolution(node) or self.image(node)
+            if block is not None:
+                self.excluded.update(block.nodes)
+                self._made.add(block.output)
+                found.append(block)
+        return found
 
     def _operands(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
         """Return the operands of the result's shape in addition to `value`; None if `node` ends

@@ -42,8 +42,6 @@ _OURS = Rates(1 / 229, 0.029, 0.075, 0.09, 0.0)
 #: nanosecond; what follows it is pointwise.
 _RUNTIME_FLOAT = Rates(1 / 57, 0.05, 0.4, 0.5, 0.0)
 _OURS_FLOAT = replace(_OURS, output=0.15, step=0.25)
-#: Of an element of the image that is read: ONNX Runtime's operators, and ours.
-IMAGE_NS = {"int8_mean": (0.1, 0.04), "int8_scale": (0.3, 0.1)}
 #: Channels of a pixel up to which ONNX Runtime copies places one by one.
 _FEW = 4
 

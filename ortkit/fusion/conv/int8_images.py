@@ -21,7 +21,7 @@ from ortkit.analysis.quantization import is_op
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NHWC, Described
-from ortkit.fusion.conv.finder import PASS
+from ortkit.fusion.conv.finder import PASS, BlockFinder
 from ortkit.fusion.conv.nodes import is_global_mean
 from ortkit.fusion.int8.products import MICROSOFT, Grid, dequantized, grid_of
 from ortkit.fusion.regions.access import only_reader
@@ -30,7 +30,6 @@ from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
 MEAN, SCALE = "int8_mean", "int8_scale"
-KINDS = frozenset({MEAN, SCALE})
 #: Steps of the result that the largest number may be away: more than these ONNX Runtime's
 #: kernels do not convert.
 _MOST_STEPS = 2.0**24
@@ -57,24 +56,27 @@ class ImageOp:
     grid: Grid
 
 
-def find_image_op(scope: Scope, node: ir.Node) -> ImageOp | None:
-    """Return the operator on images of bytes that a node is; None if it is none."""
-    found = _FINDERS.get((node.domain, node.op_type))
-    one = None if found is None else found(Site(scope, node, PASS))
-    return one if one is not None and _has_kernel(scope, one) else None
-
-
-def block_of(found: ImageOp) -> Block:
-    """Return the block of an operator."""
+def find(finder: BlockFinder, node: ir.Node) -> Block | None:
+    """Return the block of means or products of images of bytes."""
+    found = _image_op(finder.scope, node)
+    if found is None:
+        return None
     source, *extras = (value for value, _ in found.operands)
     return Block(
         found.kind, found.nodes[:1], (), found.nodes, source, found.output, extras=tuple(extras)
     )
 
 
-def describe_image_op(scope: Scope, block: Block) -> Described:
-    """Return the signature and constants of a block of `KINDS`."""
-    found = find_image_op(scope, block.convs[0])
+def _image_op(scope: Scope, node: ir.Node) -> ImageOp | None:
+    """Return the operator on images of bytes that a node is; None if it is none."""
+    found = _FINDERS.get((node.domain, node.op_type))
+    one = None if found is None else found(Site(scope, node, PASS))
+    return one if one is not None and _has_kernel(scope, one) else None
+
+
+def describe(scope: Scope, block: Block) -> Described:
+    """Return the signature and constants of a block."""
+    found = _image_op(scope, block.convs[0])
     if found is None:
         raise InternalError("an operator on images of bytes that is none any more")
     names, specs = list[str](), list[TensorSpec]()

@@ -94,12 +94,12 @@ class _Lowering:
     def _back(self, block: Block, value: ir.Value, name: str) -> ir.Value:
         """Return a result in NCHW; where an image is one pixel no element moves."""
         scope = self.scope
-        if block.kind == "int8_mean" and scope.shapes.rank(block.output) == 2:
+        if scope.shapes.rank(block.output) == 2:
             channels = (scope.shapes.shape(block.output) or ())[1]
             assert isinstance(channels, int)
             shape = scope.constant(np.array([0, channels]), f"{name}/shape", block.last)
             (back,) = scope.insert(block.last, "Reshape", [value, shape], name=name)
-        elif block.kind == "global_mean":
+        elif block.is_pixel:
             shape = scope.constant(np.array([0, -1, 1, 1]), f"{name}/shape", block.last)
             (back,) = scope.insert(block.last, "Reshape", [value, shape], name=name)
         else:
@@ -108,7 +108,7 @@ class _Lowering:
         return back
 
     def _operands(self, block: Block) -> list[ir.Value]:
-        if block.kind == "squeeze_excite":
+        if block.is_gate:
             return [self.means[block.source]]
         if block.is_planar:
             return [block.source, *(self._nhwc(value, block) for value in block.operands[1:])]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv import cost, cuda_cost, int8_images
+from ortkit.fusion.conv import cost, cuda_cost
 from ortkit.fusion.conv.bf16 import ProductWriter
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.blocks import CpuBlockFinder
@@ -15,9 +15,9 @@ from ortkit.fusion.conv.bodies import BodyWriter, Described
 from ortkit.fusion.conv.borders import Borders
 from ortkit.fusion.conv.cost import ChainCost
 from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
-from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
 from ortkit.fusion.conv.int8 import describe_quantized
 from ortkit.fusion.conv.join import join_expansions
+from ortkit.kernels.image_anchor import ImageAnchor
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.catalog import load
 
@@ -31,14 +31,12 @@ class ConvTarget:
     Args:
         find: Given a scope, its graph, the nodes that have no kernel and those that should not be
             joined with others: the blocks, in order.
-        describe: A block as kernels see it.
         block_cost: What a block costs before and after.
         border_cost: Nanoseconds that a value takes that changes its layout.
         spares: Whether Transposes of the graph around a chain go away with it.
     """
 
     find: Callable[[Scope, ir.Graph, _Nodes, _Nodes], list[Block]]
-    describe: Callable[[Scope, Block], Described]
     block_cost: Callable[[Scope, Block], ChainCost]
     border_cost: Callable[[Scope, ir.Value], float]
     spares: bool = False
@@ -62,14 +60,15 @@ def target_of(scope: Scope) -> ConvTarget:
 
 
 def describe_block(scope: Scope, block: Block) -> Described:
-    """Return the signature and weights of a block for CPUs."""
+    """Return the signature and weights of a block."""
+    if isinstance(block.anchor, ImageAnchor):
+        made: Described = load(f"{block.anchor.blocks}:describe")(scope, block)
+        return made
     if block.kind == "bf16_conv":
         return ProductWriter(scope, block).product()
     if block.kind == "int8_conv":
         return describe_quantized(scope, block)
-    if block.kind in int8_images.KINDS:
-        return int8_images.describe_image_op(scope, block)
-    return BodyWriter(scope, block).describe()
+    return BodyWriter(scope, block).convolutions()
 
 
 def _find(scope: Scope, graph: ir.Graph, refused: _Nodes, apart: _Nodes) -> list[Block]:
@@ -80,5 +79,5 @@ def _find_cuda(scope: Scope, graph: ir.Graph, refused: _Nodes, _: _Nodes) -> lis
     return CudaBlockFinder.find(scope, graph, refused)
 
 
-ON_CPU = ConvTarget(_find, describe_block, cost.block_cost, cost.border_cost, spares=True)
-ON_CUDA = ConvTarget(_find_cuda, describe_cuda_block, cuda_cost.block_cost, cuda_cost.border_cost)
+ON_CPU = ConvTarget(_find, cost.block_cost, cost.border_cost, spares=True)
+ON_CUDA = ConvTarget(_find_cuda, cuda_cost.block_cost, cuda_cost.border_cost)

@@ -56,7 +56,7 @@ def around(
         elif found is not None:
             core, choices = found
             one = search.first(choices)
-            yield one if isinstance(one, Candidate) else _judged(search, anchor, core, *one)
+            yield one if isinstance(one, Candidate) else _candidate(search, anchor, core, *one)
 
 
 def is_for(target: Target, signature: RegionSignature) -> bool:
@@ -80,7 +80,7 @@ def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused
     return (*before, node), (search.described(nodes, anchor.kind) for nodes in choices)
 
 
-def _judged(
+def _candidate(
     search: Search,
     anchor: Anchor,
     core: Sequence[ir.Node],
@@ -104,12 +104,12 @@ def _judged(
     prediction = search.cost.around(
         matched.estimate(), prologue, region.nodes[place + 1 :], anchor.batch
     )
-    if anchor.is_held:
-        region = _held(search, region, core[-1])
+    if anchor.weight_in_session:
+        region = _with_weight_in_session(search, region, core[-1])
     # Without a kernel a rounding would cost, and gain nothing.
     is_rounded = any(each.op_type == "Cast" for each in region.nodes)
-    settle = search.priced if anchor.must_pay and not is_rounded else search.take
-    return settle(region, signature, prediction)
+    select = search.priced if anchor.must_pay and not is_rounded else search.take
+    return select(region, signature, prediction)
 
 
 def _before(search: Search, anchor: Anchor, node: ir.Node) -> Sequence[ir.Node] | None:
@@ -181,12 +181,12 @@ def _may_be_prologue(search: Search, op_types: frozenset[str], node: ir.Node) ->
     return any(map(scope.is_constant, rows)) and not search.cost.is_gemm_bias(node)
 
 
-def _held(search: Search, region: FusedRegion, node: ir.Node) -> FusedRegion:
+def _with_weight_in_session(search: Search, region: FusedRegion, node: ir.Node) -> FusedRegion:
     """Let a session hold the weight where nodes do not stay: it may be as large as a library."""
     weight = node.inputs[1]
     if search.in_place or weight is None or weight.const_value is None:
         return region
     key, name = (region.kind, weight), f"{weight.name}/held"
-    held = search.constant(key, name, weight.const_value)
-    inputs = tuple(held if value is weight else value for value in region.inputs)
+    weight_in_session = search.constant(key, name, weight.const_value)
+    inputs = tuple(weight_in_session if value is weight else value for value in region.inputs)
     return replace(region, inputs=inputs)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ortkit.kernels.triton.interpreter_types import share_types
 from ortkit.kernels.triton.launches import Launch, Passed
 
 _DESCRIPTOR = re.compile(r"tensordesc<(?P<type>\w+)\[(?P<box>[^]]*)\]")
@@ -126,16 +128,19 @@ def module_of(text: str, folder: Path, known: dict[str, ModuleType]) -> ModuleTy
     return known[text]
 
 
+@cache
 def repair() -> None:
     """Make the interpreter round as GPUs do, keep bools that fill a tile, know narrow floats.
 
     Its own conversions lose denormal numbers and carries; a comparison of two numbers it takes
     for a float, and bfloat16 for integers of its bits. It also prepares the language again in
     each call of a function (6 ms), and computes sums of integers a second time in 64 bits.
+    Once for a process.
     """
     import triton.language as tl
     from triton.runtime import interpreter
 
+    share_types()
     named = {tl.bfloat16: ml_dtypes.bfloat16, tl.float8e4nv: ml_dtypes.float8_e4m3fn}
 
     def converted(data: Any, source: Any, target: Any, _rounding: object) -> Any:
@@ -148,7 +153,7 @@ def repair() -> None:
         return found.astype(kinds[1]).view(f"uint{kinds[1].itemsize * 8}")
 
     def splat(_builder: object, kind: Any, scalar: Any) -> Any:
-        data = np.full(kind.shape, scalar.data)
+        data = np.full(kind.shape.values, scalar.data)
         return interpreter.TensorHandle(data, tl.int1 if data.dtype == bool else scalar.dtype)
 
     def floats(one: Any, kind: np.dtype[Any]) -> Any:
@@ -171,9 +176,13 @@ def repair() -> None:
         return interpreter.TensorHandle(found.astype(ml_dtypes.bfloat16).view(np.uint16),
                                         a.dtype.scalar)  # fmt: skip
 
+    used: dict[object, list[Any]] = {}
+
     def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-        modules = [one for one in (tl, tl.core) if one in function.fn.__globals__.values()]
-        if any(tl.core.is_builtin(one.load) for one in modules):
+        if function.fn not in used:
+            there = function.fn.__globals__.values()
+            used[function.fn] = [one for one in (tl, tl.core) if one in there]
+        if any(tl.core.is_builtin(one.load) for one in used[function.fn]):
             interpreter._patch_lang(function.fn)
         return function.rewrite()(*args, **kwargs)
 

@@ -95,7 +95,7 @@ class _Chained:
 
     @refusals
     def _operand(self, block: Block, value: ir.Value) -> ir.Value | Refused:
-        if block.kind == "squeeze_excite":
+        if block.is_gate:
             return self._means[value]
         if value in self._nhwc:
             return self._nhwc[value]

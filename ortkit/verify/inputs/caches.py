@@ -28,9 +28,9 @@ class Cache:
     """Whether GroupQueryAttention reads it: with past tokens it takes one new token for each
     row of the batch, or several for a batch of one."""
 
-    def over(self, settled: Callable[[Size], Size]) -> Cache:
+    def over(self, resolve: Callable[[Size], Size]) -> Cache:
         """Return the cache with sizes that follow from others worked in."""
-        past, new, batch = map(settled, (self.past, self.new, self.batch))
+        past, new, batch = map(resolve, (self.past, self.new, self.batch))
         return replace(self, past=past, new=new, batch=batch)
 
 

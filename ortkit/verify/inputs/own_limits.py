@@ -90,9 +90,9 @@ def own_limit_sets(
     wanted = {(at, side) for at in range(len(conditions)) for side in (True, False)}
     if met >= wanted:
         return ()
-    made = list(_made(maker, original, candidate, numbers))
+    sets = list(_sets_near(maker, original, candidate, numbers))
     found: list[InputSet] = []
-    for each, sides in zip(made, probes.met(probes.written(made, "more")), strict=True):
+    for each, sides in zip(sets, probes.met(probes.written(sets, "more")), strict=True):
         if not sides <= met and len(found) < _MOST_SETS:
             met |= sides
             found.append(each)
@@ -156,7 +156,7 @@ def _conditions(test: _Test) -> Iterator[ir.Value]:
     graph.insert_after(node, added)
 
 
-def _made(
+def _sets_near(
     maker: FeedMaker, original: ir.Model, candidate: ir.Model, numbers: set[tuple[bool, float]]
 ) -> Iterator[InputSet]:
     """Make sets with sizes and floats near numbers, and with floats far from them."""

@@ -58,24 +58,26 @@ def how_to_give(model: ir.Model) -> str:
 
 
 def _usual(maker: FeedMaker, divisor: int) -> dict[str, int]:
-    """Return the usual number of each free size that its name or its places tell."""
-    places: dict[str, set[tuple[int, int]]] = {}
+    """Return the usual number of each free size, inferred from its name or its axes."""
+    axes: dict[str, set[tuple[int, int]]] = {}
     for shape in maker.shapes:
         for axis, size in enumerate(shape):
             for name in names(size):
-                places.setdefault(name, set()).add((axis, len(shape)))
+                axes.setdefault(name, set()).add((axis, len(shape)))
     pasts = maker.pasts
-    told = {name: _PAST if name in pasts else _told(name, places[name]) for name in sorted(places)}
-    return {name: max(1, size // divisor) for name, size in told.items() if size}
+    inferred = {
+        name: _PAST if name in pasts else _inferred(name, axes[name]) for name in sorted(axes)
+    }
+    return {name: max(1, size // divisor) for name, size in inferred.items() if size}
 
 
-def _told(name: str, places: Collection[tuple[int, int]]) -> int:
-    """Return what a size's name says, or its places (axis and rank); 0 if neither does."""
+def _inferred(name: str, axes: Collection[tuple[int, int]]) -> int:
+    """Return what a size's name says, or its axes (axis and rank); 0 if neither does."""
     by_name = next((size for pattern, size in _BY_NAME if re.search(pattern, name.lower())), None)
     if by_name is not None:
         return by_name
-    if all(axis == 0 and rank > 1 for axis, rank in places):
+    if all(axis == 0 and rank > 1 for axis, rank in axes):
         return 1
-    if all(rank == 4 and axis >= 2 for axis, rank in places):
+    if all(rank == 4 and axis >= 2 for axis, rank in axes):
         return 224
-    return 128 if all(rank <= 3 for _, rank in places) else 0
+    return 128 if all(rank <= 3 for _, rank in axes) else 0

@@ -78,7 +78,7 @@ def _few_along(kernel: KernelNode, axis: int, elements: int) -> FewRows | None:
         return None
     rows = max(_FEWEST, min(_ELEMENTS * batch // elements, batch // _KINDS))
     cut = cut_batch(model, rows)
-    return _few(kernel, layout, model, cut) if isinstance(cut, Cut) else None
+    return _reduced(kernel, layout, model, cut) if isinstance(cut, Cut) else None
 
 
 def _elements(shape: Sequence[Size]) -> int:
@@ -180,7 +180,7 @@ def _described(
     return helper.make_tensor_value_info(name, 0 if dtype is None else dtype.value, sizes)
 
 
-def _few(kernel: KernelNode, layout: _Transposed, model: ir.Model, cut: Cut) -> FewRows | None:
+def _reduced(kernel: KernelNode, layout: _Transposed, model: ir.Model, cut: Cut) -> FewRows | None:
     """Return what a cut of the body's model says; None where it is not known where rows are."""
     known = {name for name in kernel.function.input if name}
     axes = row_axes(model, cut)

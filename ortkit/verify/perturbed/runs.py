@@ -43,7 +43,7 @@ class PerturbedRuns:
         self._custom_ops = custom_ops
         self.is_late = False
         """Whether there was no time for some of the runs."""
-        self._made: dict[tuple[float, str], int] = {}
+        self._run_counts: dict[tuple[float, str], int] = {}
         """How many runs were made, by unit and input set."""
         self._wide: tuple[ir.Model, Path] | None = None
         """The original in float32, and where its weights lie; made when they are needed."""
@@ -63,9 +63,9 @@ class PerturbedRuns:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         results = self._folder / f"perturbed-{unit:g}"
-        made = self._made.get((unit, feeds.name), 0)
+        made = self._run_counts.get((unit, feeds.name), 0)
         if made < count:
-            self._made[unit, feeds.name] = count
+            self._run_counts[unit, feeds.name] = count
             self._run(feeds, unit, made, count, results)
         return read_runs(results, feeds.name)[:count]
 

@@ -185,7 +185,7 @@ class _Runs:
         self._given = folder / "expected"
         self._folder = folder / f"perturbed-{unit:g}"
         self._runner = runner
-        self._made = dict.fromkeys((_PERTURBED, _LOST, _NEW), 0)
+        self._run_counts = dict.fromkeys((_PERTURBED, _LOST, _NEW), 0)
 
     def add(self, off: Mapping[str, Off], count: int, *, constants_only: bool = False) -> None:
         """Make the runs that lack, on the input sets on which values are off.
@@ -203,11 +203,11 @@ class _Runs:
             (original, _LOST, self.rounded.lost),
             (candidate, _NEW, self.rounded.new),
         ):
-            first = self._made[kind]
+            first = self._run_counts[kind]
             is_left_out = constants_only if constants is None else not constants
             if is_left_out or first >= count:
                 continue
-            self._made[kind] = count
+            self._run_counts[kind] = count
             model = side.steps.clone()
             give(model, off)
             prune(model)

@@ -16,7 +16,7 @@ from fused_model import fused_model, random_input, session
 from interpreter import Interpreter, numpy_dtype
 
 from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
-from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
+from ortkit.fusion.conv.targets import describe_block
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import compile_step
@@ -34,7 +34,7 @@ def signatures_of(
     scope = scope_of(ir.from_proto(half(proto, dtype)), kind="cuda")
     graph = scope.model.graph
     blocks = CudaBlockFinder.find(scope, graph)
-    return [(one.kind, describe_cuda_block(scope, one).signature) for one in blocks]
+    return [(one.kind, describe_block(scope, one).signature) for one in blocks]
 
 
 def strided(net: Net, x: str) -> str:

@@ -1,0 +1,65 @@
+"""The two small layers of squeeze-and-excite as blocks."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.bodies import TO_NHWC, BodyWriter, Described
+from ortkit.fusion.conv.finder import PASS, BlockFinder
+from ortkit.fusion.conv.nodes import is_global_mean
+from ortkit.fusion.regions.access import only_reader
+from ortkit.graph.shapes.conv_window import Window
+from ortkit.kernels.layouts.conv_filters import channels_last
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+
+def find(finder: BlockFinder, pool: ir.Node) -> Block | None:
+    """Return the two layers after a global mean whose result multiplies what was pooled."""
+    site = Site(finder.scope, pool, PASS)
+    source = site.input(0)
+    if source is None or not is_global_mean(site):
+        return None
+    nodes, convs, windows, value = [pool], list[ir.Node](), list[Window](), site.output
+    for _ in range(2):
+        conv = only_reader(value)
+        window = None if conv is None else finder.window(conv)
+        if conv is None or window is None or not window.is_point or not finder.is_layer(conv):
+            return None
+        epilogue, extras, value = finder.epilogue(conv)
+        if extras:
+            return None
+        convs.append(conv)
+        windows.append(window)
+        nodes += [conv, *epilogue]
+    product = only_reader(value)
+    if product is None or product.op_type != "Mul" or product.domain:
+        return None
+    if source not in product.inputs:
+        return None
+    return Block("squeeze_excite", tuple(convs), tuple(windows), tuple(nodes), source, value)
+
+
+def describe(scope: Scope, block: Block) -> Described:
+    """Return the signature and weights of a block."""
+    return _Writer(scope, block).layers()
+
+
+class _Writer(BodyWriter):
+    def layers(self) -> Described:
+        """Describe the two layers after means over rows."""
+        first, second = self.block.convs
+        batch, channels, height, _ = self._sizes(self.block.source)
+        rows = self._input("means", (batch, height, channels))
+        planar = self.writer.op("Transpose", rows, perm=[0, 2, 1])
+        shaped = self.writer.op("Reshape", planar, self.writer.integers(0, 0, -1, 1))
+        mean = self.writer.op("GlobalAveragePool", shaped)
+        self._conv(first, [mean, self._plain(first.inputs[1]), *self._biases(first)])
+        inner = self._epilogue(first)
+        weight = self._array(second.inputs[1])
+        excite = self._packed(weight, channels_last(weight.shape), "excite")
+        self._conv(second, [inner, excite, *self._biases(second)])
+        result = self.writer.op("Transpose", self._epilogue(second), perm=TO_NHWC)
+        self._result(result, self._nhwc(self.block.output))
+        return self._described()
