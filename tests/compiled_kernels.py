@@ -19,6 +19,7 @@ from ortkit.kernels.build.cache import KernelCache, Slot
 from ortkit.kernels.build.compiler import Compiled, Job
 from ortkit.kernels.catalog import BACKENDS, load_backend
 from ortkit.kernels.cuda import CudaKernel
+from ortkit.tune import timing
 
 #: Kept between runs, as its keys name all that the code of a kernel depends on. Not the user's:
 #: tests may store what is wrong.
@@ -35,10 +36,11 @@ def shared_kernels() -> Iterator[None]:
 
     def slot_of(job: Job) -> Slot | None:
         named, fingerprint = known.get(job.backend, ("", None))
-        if fingerprint is None or BACKENDS.get(job.backend) != named or job.is_trial:
+        if fingerprint is None or BACKENDS.get(job.backend) != named:
             return None
         made_by = fingerprint(load_backend(job.backend))
-        return Slot(job.signature, job.backend, made_by, job.target, job.choices)
+        choices = f"{job.choices} (trial)" if job.is_trial else job.choices
+        return Slot(job.signature, job.backend, made_by, job.target, choices)
 
     def compile_or_copy(
         jobs: Sequence[Job],
@@ -68,7 +70,8 @@ def shared_kernels() -> Iterator[None]:
         return [kernel for kernel in found if kernel is not None]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "compile_all", compile_or_copy)
+        for module in (library, timing):
+            patch.setattr(module, "compile_all", compile_or_copy)
         yield
 
 

@@ -8,14 +8,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from tests.sampling import cases_left_out
+from tests.sampling import cases_left_out, run_every_case
 
 # Read when onnxruntime is imported: lets it load models of the opset that onnx releases next,
 # which many of onnx's own test cases are written in.
 os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
+# As ortkit sets it in processes of its own: a thread of ONNX Runtime less in each.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Libraries that tests build are not added to the user's list of trusted ones.
 _STATE = tempfile.TemporaryDirectory(prefix="ortkit-tests-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
@@ -35,7 +38,7 @@ _IDLE_SECONDS = 300.0
 #: How long is measured; users wait half a second to two for each of them.
 _BRIEF = {
     "ortkit.cli.memory_measure._SECONDS": 0.05,
-    "ortkit.measure.peaks._SECONDS": 0.05,
+    "ortkit.measure.peaks._SECONDS": 0.01,
     "ortkit.measure.whole._PROFILE_SECONDS": 0.3,
     "ortkit.measure.whole._SECONDS": 0.3,
     "ortkit.runtime.profiling.model_runs._SECONDS": 0.3,
@@ -88,6 +91,8 @@ def verify_seconds(request: pytest.FixtureRequest) -> Iterator[float]:
         for name, seconds in _BRIEF.items():
             patch.setattr(name, seconds)
         patch.setattr(limits, "SECONDS", _VERIFY_SECONDS)
+        # All that is imported is frozen: to count it takes 10 ms in each run of a pipeline.
+        patch.setattr("ortkit.rewrite.pipeline.gc", SimpleNamespace(get_freeze_count=lambda: 1))
         yield usual
 
 
@@ -102,6 +107,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ortkit")
     group.addoption("--every-case", action="store_true", help="run all cases of sampled tests")
     group.addoption("--sample-seed", type=int, default=0, help="which cases of them to run (0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say how many random cases tests run."""
+    is_named = any("::" in each for each in config.args)  # who names a test gets all of it
+    run_every_case(bool(config.getoption("--every-case")) or is_named)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -129,11 +140,12 @@ def _leave_constants_out() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Keep the garbage collector off while modules and tests are made, which stay."""
+    """Keep the garbage collector from what is imported, which stays: to look at it takes 0.5 s."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
         gc.set_threshold(*_COLLECTOR)
 

@@ -1,4 +1,4 @@
-"""Which cases of a parametrized test are run where not all are: `@pytest.mark.sampled(count)`."""
+"""Which cases of a test are run where not all are: `@pytest.mark.sampled(count)`, `repeats`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 import pytest
+
+_has_every_case = False
+
+
+def run_every_case(is_wanted: bool) -> None:
+    """Say whether tests run all of their random cases; before they are imported."""
+    global _has_every_case
+    _has_every_case = is_wanted
+
+
+def repeats(every: int, sample: int) -> int:
+    """Return how many random cases of one kind a test runs.
+
+    Args:
+        every: In `scripts/test --all`.
+        sample: Otherwise.
+    """
+    return every if _has_every_case else sample
 
 
 def cases_left_out(items: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:

@@ -52,8 +52,8 @@ def read_half(signature: RegionSignature) -> HalfConvolution | Refused | None:
         return found
     if refused := unfit(signature):
         return refused
-    turned = TO_NCHW if found.groups == 1 else (3, 2, 0, 1)
-    weight = found.body.input_through(found.weight_value, turned)
+    permutation = TO_NCHW if found.groups == 1 else (3, 2, 0, 1)
+    weight = found.body.input_through(found.weight_value, permutation)
     if weight is None:
         return Refused("a convolution whose weight is computed")
     given = {each.name: getattr(found, each.name) for each in fields(found)}

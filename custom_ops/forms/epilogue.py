@@ -142,7 +142,7 @@ def read_epilogue(
     start: str,
     end: str,
     dtype: str = "float32",
-    turned: tuple[int, ...] | None = TO_NCHW,
+    permutation: tuple[int, ...] | None = TO_NCHW,
     images: Mapping[str, int] | None = None,
 ) -> Epilogue | Refused:
     """Return what lies between two values of the body, or why that is no epilogue.
@@ -152,7 +152,7 @@ def read_epilogue(
         start: The convolution's result.
         end: The region's result, in the same layout.
         dtype: Of all values.
-        turned: How further operands are transposed before they are read; None: not at all.
+        permutation: Of further operands, by a Transpose before they are read; None: none.
         images: Values that stand for the inputs that they are made of, by what these are.
     """
     images = images or {}
@@ -162,7 +162,7 @@ def read_epilogue(
         name: number
         for node in nodes
         for name in node.input
-        if name not in made and (number := body.input_through(name, turned)) is not None
+        if name not in made and (number := body.input_through(name, permutation)) is not None
     }
     known, epilogue = needed(read_steps(body, nodes, start, extras, dtype))
     last = Value(len(epilogue.extras) + len(epilogue.steps)) if epilogue.steps else Value(0)

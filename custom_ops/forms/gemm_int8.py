@@ -7,12 +7,14 @@
     y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
 
 What follows is float32 operators, QuantizeLinear, DequantizeLinear and QLinearAdd, in any order.
+Further operands of float32 operators may be bytes, each with a DequantizeLinear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NoReturn, TypeAlias
 
 import onnx
@@ -80,10 +82,17 @@ class AddQuantized:
 
 @dataclass(frozen=True)
 class Floats:
-    """Pointwise float32 operators; `rows` says which extras have one number a column."""
+    """Pointwise float32 operators.
+
+    Args:
+        epilogue: The operators.
+        rows: Which extras have one number a column.
+        grids: What the numbers of each extra stand for; None for float32.
+    """
 
     epilogue: Epilogue
     rows: tuple[bool, ...]
+    grids: tuple[Grid | None, ...]
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,7 @@ class Int8Form:
         depth: K; of a convolution the channels that it reads.
         columns: N.
         stages: What follows.
+        kept: The stages after which a second result in float32 is written; None if there is none.
         filters: Of a convolution; None for a matrix product.
     """
 
@@ -150,6 +160,7 @@ class Int8Form:
     depth: int
     columns: int
     stages: tuple[Stage, ...]
+    kept: int | None = None
     filters: Filters | None = None
 
     @property
@@ -170,8 +181,8 @@ def read_int8(signature: RegionSignature, op_type: str) -> Int8Form | Refused | 
     products = body.nodes(op_type)
     if not products:
         return None
-    if len(products) != 1 or len(signature.outputs) != 1:
-        return Refused("more than one int8 product, or more than one result")
+    if len(products) != 1 or len(signature.outputs) > 2:
+        return Refused("more than one int8 product, or more than two results")
     return _Reader(body, products[0]).read()
 
 
@@ -184,6 +195,8 @@ class _Reader:
             n for n in body.function.node if n.op_type != "Constant"
         ]
         self.columns, self.shape = 0, body.signature.outputs[0].shape
+        self.widened: dict[str, tuple[int, Grid]] = {}
+        """Further operands of float32 steps: the inputs of bytes that they are made of."""
 
     def read(self) -> Int8Form:
         """Return the form.
@@ -218,10 +231,10 @@ class _Reader:
         cast = self._only(after, "Cast")
         scaled = self._only(cast.output[0], "Mul")
         scale, factor = self._scales(scaled.input[1])
-        stages = self._stages(scaled)
+        stages, kept = self._stages(scaled)
         return Int8Form(
             self.body.signature, x, zero, column_sums, weight, added, scale, factor, depth[0],
-            columns[0], stages, filters,
+            columns[0], stages, kept, filters,
         )  # fmt: skip
 
     def _filters(self, x: int, channels: int) -> Filters:
@@ -330,13 +343,19 @@ class _Reader:
             _fail("scales that are not one for each column")
         return scale, factor
 
-    def _stages(self, scaled: onnx.NodeProto) -> tuple[Stage, ...]:
+    def _stages(self, scaled: onnx.NodeProto) -> tuple[tuple[Stage, ...], int | None]:
+        """Return what follows a scaled product, and how many stages a second result has."""
         stages: list[Stage] = []
+        second, kept = self.body.function.output[1:], None
         current, pending = scaled.output[0], list[onnx.NodeProto]()
         for node in self.nodes[self.nodes.index(scaled) + 1 :]:
             if node.op_type == "Gather":
                 stages.append(self._lookup(node, pending, current))
                 current, pending = node.output[0], []
+                continue
+            if node.op_type == "DequantizeLinear" and node.input[0] in self.body.inputs:
+                number = self._input(node.input[0], "uint8")
+                self.widened[node.output[0]] = number, self._grid(*node.input[1:3])
                 continue
             if node.op_type not in ("QuantizeLinear", "DequantizeLinear", "QLinearAdd"):
                 pending.append(node)
@@ -344,6 +363,8 @@ class _Reader:
             if pending:
                 stages.append(self._floats(pending, current))
                 current, pending = pending[-1].output[0], []
+            if current in second and node.op_type == "QuantizeLinear":
+                kept = len(stages)
             stages.append(self._rounding(node, current))
             current = node.output[0]
         if pending:
@@ -352,7 +373,11 @@ class _Reader:
         self._check(stages)
         if current != self.body.function.output[0]:
             _fail("a result that is not the last step's")
-        return tuple(stages)
+        if second:
+            spec = self.body.signature.outputs[1]
+            if kept is None or (spec.dtype, spec.shape) != ("float32", self.shape):
+                _fail("a second result that is not what float32 steps make")
+        return tuple(stages), kept
 
     def _check(self, stages: Sequence[Stage]) -> None:
         is_float = True
@@ -411,12 +436,21 @@ class _Reader:
     def _floats(self, nodes: Sequence[onnx.NodeProto], start: str) -> Floats:
         made = {start, *(name for node in nodes for name in node.output)}
         extras: dict[str, int] = {}
+        grids: dict[int, Grid] = {}
         for name in (name for node in nodes for name in node.input if name not in made):
             number = self.body.inputs.get(name)
             if number is not None and self.specs[number].dtype == "float32":
                 extras[name] = number
+            elif name in self.widened:
+                number, grid = self.widened[name]
+                if grids.setdefault(number, grid) != grid:
+                    _fail("an operand that stands for two kinds of numbers")
+                extras[name] = number
         _, epilogue = needed(read_steps(self.body, nodes, start, extras))
-        return Floats(epilogue, tuple(map(self._is_row, epilogue.extras)))
+        rows = tuple(map(self._is_row, epilogue.extras))
+        if any(number in grids for number in compress(epilogue.extras, rows)):
+            _fail("a row of bytes")
+        return Floats(epilogue, rows, tuple(map(grids.get, epilogue.extras)))
 
 
 def _is_one(spec: TensorSpec) -> bool:

@@ -50,8 +50,8 @@ def read_squeeze_excite(signature: RegionSignature) -> SqueezeExciteForm | Refus
     result = body.transposed(body.function.output[0], TO_NHWC)
     if means is None or result is None or first.input[0] != pools[0].output[0]:
         return Refused("squeeze-and-excite of something else than means over rows")
-    weight, turned = body.inputs.get(first.input[1]), (3, 2, 0, 1)
-    excite = body.input_through(second.input[1], turned)
+    weight, permutation = body.inputs.get(first.input[1]), (3, 2, 0, 1)
+    excite = body.input_through(second.input[1], permutation)
     if weight is None or excite is None:
         return Refused("squeeze-and-excite with weights that are not the region's inputs")
     biases = _bias(body, first), _bias(body, second)

@@ -13,16 +13,6 @@ constexpr uintptr_t kAlignment = 16;
 // What CUDA launches at most, along each axis of the grid.
 constexpr int64_t kMaxBlocks[] = {INT32_MAX, 65535, 65535};
 
-// Bytes of an ONNX TensorProto.DataType.
-uintptr_t ElementBytes(int32_t type) {
-  switch (type) {
-    case 1: case 6: case 12: return 4;            // float, int32, uint32
-    case 7: case 11: case 13: return 8;           // int64, double, uint64
-    case 4: case 5: case 10: case 16: return 2;   // uint16, int16, float16, bfloat16
-    default: return 1;
-  }
-}
-
 bool IsAligned(const char* data, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
 int32_t TensorCount(const OrtkitOp& spec) { return spec.input_count + spec.output_count; }

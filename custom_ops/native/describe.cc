@@ -51,9 +51,10 @@ ort::CustomOp DescribeToRuntime(const OrtkitOp& spec) {
   abi.GetInputTypeCount = GetInputTypeCount;
   abi.GetOutputType = GetOutputType;
   abi.GetOutputTypeCount = GetOutputTypeCount;
-  abi.KernelDestroy = DestroyKernel;
-  abi.CreateKernelV2 = CreateKernel;
-  abi.KernelComputeV2 = Compute;
+  const bool is_streamed = spec.streams_constants != 0;
+  abi.KernelDestroy = is_streamed ? DestroyStreamed : DestroyKernel;
+  abi.CreateKernelV2 = is_streamed ? CreateStreamed : CreateKernel;
+  abi.KernelComputeV2 = is_streamed ? ComputeStreamed : Compute;
   abi.InferOutputShape = InferOutputShape;
   return abi;
 }

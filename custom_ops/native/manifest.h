@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 8
+#define ORTKIT_MANIFEST_VERSION 9
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
@@ -162,6 +162,7 @@ typedef struct OrtkitOp {
   int32_t picoseconds_per_point;
   int32_t shared_nanoseconds;    /* and of all units together, however many: weights read from memory */
   int32_t slice_picoseconds;     /* per point of a unit, of each slice, in addition to its units */
+  int32_t streams_constants;     /* a run of one point is bound by reading them: they are copied to huge pages */
   OrtkitPairs may_inplace;       /* null: none; ONNX Runtime does not say which op it asks about */
   OrtkitCall call;               /* null: no kernel for the CPU */
   const OrtkitCudaKernel* cuda;  /* null: none for CUDA */

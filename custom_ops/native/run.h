@@ -11,6 +11,16 @@
 
 namespace ortkit {
 
+// Bytes of an ONNX TensorProto.DataType.
+inline uintptr_t ElementBytes(int32_t type) {
+  switch (type) {
+    case 1: case 6: case 12: return 4;            // float, int32, uint32
+    case 7: case 11: case 13: return 8;           // int64, double, uint64
+    case 4: case 5: case 10: case 16: return 2;   // uint16, int16, float16, bfloat16
+    default: return 1;
+  }
+}
+
 // Which of its node's inputs and outputs an op's are; null: the same.
 struct Places {
   const int32_t* inputs = nullptr;

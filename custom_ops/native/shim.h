@@ -1,6 +1,6 @@
 // Parts of the shim, in the order in which a session meets them:
-// register.cc, session.cc, describe.cc, infer.cc, kernel.cc; names*.cc are for ops under names of their
-// users', cpu.cc answers what this machine runs.
+// register.cc, session.cc, describe.cc, infer.cc, kernel.cc, or streamed.cc with constants.cc; names*.cc are for
+// ops under names of their users', cpu.cc answers what this machine runs.
 // cuda*.cc are linked into libraries with CUDA kernels only.
 //
 // C++17 without exceptions, RTTI, or anything of the C++ run-time library: the archive is linked by
@@ -41,6 +41,11 @@ ort::Status* AddToSession(const ort::Api*, ort::SessionOptions*, const Op* ops, 
 ort::Status* CreateKernel(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);
 ort::Status* Compute(void* kernel, ort::KernelContext*);
 void DestroyKernel(void* kernel);
+
+// streamed.cc: the same for kernels that stream their constants.
+ort::Status* CreateStreamed(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);
+ort::Status* ComputeStreamed(void* kernel, ort::KernelContext*);
+void DestroyStreamed(void* kernel);
 
 // Whether the session gets the set of kernels for CUDA.
 ort::Status* IsForCuda(const ort::Api*, const ort::SessionOptions*, bool* is_cuda);

@@ -32,6 +32,8 @@ class Launch:
             memory once.
         slice_picoseconds: Per point of a unit, what each slice of units takes in addition, such
             as to round rows that all its units read.
+        streams_constants: Whether a run of one point is bound by reading constants from memory.
+            Sessions then copy them to huge pages.
     """
 
     units: tuple[Extent, ...]
@@ -40,6 +42,7 @@ class Launch:
     inplace: tuple[tuple[int, int], ...] = ()
     shared_nanoseconds: int = 0
     slice_picoseconds: int = 0
+    streams_constants: bool = False
 
     def numbered(self, symbols: Sequence[str]) -> Launch:
         """Return the same with `s<i>` for `symbols[i]`."""

@@ -63,6 +63,7 @@ PASSES: Mapping[str, str] = {
         "simplify-reshape",
         "simplify-transpose",
         "simplify-where",
+        "sink-dequantize",
         "sink-resizes",
         "skip-padding",
         "sink-transposes",

@@ -41,14 +41,14 @@ class FoldMatmulIntoConv(NodePass):
 
     def rewrite(self, site: Site) -> None:
         reshape = site.producer(site.input(0), "Reshape")
-        turned = None if reshape is None else site.producer(reshape.inputs[0], "Transpose")
-        if reshape is None or turned is None:
+        transposed = None if reshape is None else site.producer(reshape.inputs[0], "Transpose")
+        if reshape is None or transposed is None:
             return
-        total = site.producer(turned.inputs[0], "Add", "MatMul")
+        total = site.producer(transposed.inputs[0], "Add", "MatMul")
         product, offset = _product(site, total)
         if product is None or total is None or not is_pointwise(site):
             return
-        between = {node.outputs[0] for node in (product, total, turned, reshape)}
+        between = {node.outputs[0] for node in (product, total, transposed, reshape)}
         if not all(site.only_use(value) for value in between):
             site.miss("others read a value in between")
             return
@@ -64,7 +64,7 @@ class FoldMatmulIntoConv(NodePass):
             site.miss("a weight or a bias is not constant")
             return
         (k, j), f = matrix.shape, weight.shape[0]
-        if weight.shape[1] != j or not _splits_tokens(site, turned, reshape, j):
+        if weight.shape[1] != j or not _splits_tokens(site, transposed, reshape, j):
             return
         if k * f >= k * j + j * f:
             site.miss(f"one product of {k} x {f} is more work than {k} x {j} and {j} x {f}")
@@ -116,11 +116,11 @@ def _row(site: Site, value: ir.Value | None) -> np.ndarray | None:
     return np.asarray(data, np.float64).reshape(-1)
 
 
-def _splits_tokens(site: Site, turned: ir.Node, reshape: ir.Node, channels: int) -> bool:
+def _splits_tokens(site: Site, transposed: ir.Node, reshape: ir.Node, channels: int) -> bool:
     """Say whether [n, h w, j] becomes [n, j, h, w]."""
-    if Site(site.scope, turned, site.pass_name).perm() != (0, 2, 1):
+    if Site(site.scope, transposed, site.pass_name).perm() != (0, 2, 1):
         return False
-    before, after = site.shape(turned.outputs[0]), site.shape(reshape.outputs[0])
+    before, after = site.shape(transposed.outputs[0]), site.shape(reshape.outputs[0])
     if before is None or after is None:
         return False
     return len(after) > 2 and before[:2] == after[:2] and after[1] == channels

@@ -37,6 +37,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("normalize-operands", 0),
     ("fold-constants", 1),
     ("unsign-activations", 1),
+    # Once numbers are uint8, for which alone there are kernels.
+    ("sink-dequantize", 1),
     # Conditions are numbers now, if they ever will be.
     ("inline-branches", 0),
     # Before Transposes are merged with others or move.

@@ -12,6 +12,12 @@ from tests.cli.conftest import Call
 from tests.cli.test_cli_json import documented, misfits, paths
 
 
+@pytest.fixture(autouse=True)
+def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round makes all sessions again; what several say is tested with made-up times."""
+    monkeypatch.setattr("ortkit.runtime.advice.advise.ROUNDS", 1)
+
+
 def test_it_says_what_was_measured_and_what_to_change(call: Call, folder: Path) -> None:
     flags = ("--seconds", "0.05", "--sessions", "2", "--concurrency", "2")
     done = call("compare", folder / "small.onnx", "--advise", *flags)

@@ -29,10 +29,14 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_here_the_needed_things_are_found() -> None:
-    states = {one.name: one.state for one in diagnose().findings}
+    stages: list[str] = []
+    states = {one.name: one.state for one in diagnose(stages.append).findings}
     assert states["onnxruntime"] == "ok"
     assert states["tvm"] == "ok"
     assert states["python"] == "ok"
+    # The progress names each part.
+    assert stages[0] == "system"
+    assert "runtime" in stages
 
 
 def test_whether_this_machine_is_calibrated_is_said(
@@ -87,10 +91,3 @@ def test_a_package_that_breaks_does_not_take_the_doctor_with_it(
     look: Callable[[None], Probed], said: str
 ) -> None:
     assert doctor._probe(look) == said
-
-
-def test_the_progress_names_each_part() -> None:
-    stages: list[str] = []
-    diagnose(stages.append)
-    assert stages[0] == "system"
-    assert "runtime" in stages

@@ -75,7 +75,8 @@ def test_json_is_one_documented_document(
     if command != "provider":  # to make onnx's cases takes seconds
         monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("ortkit.measure.calibrate._MOST_NOISE", 9.0)  # other tests run beside it
-    monkeypatch.setattr("ortkit.measure.calibrate._SECONDS", 0.1)
+    monkeypatch.setattr("ortkit.measure.calibrate._SECONDS", 0.02)
+    monkeypatch.setattr("ortkit.measure.calibrate._COPY_SECONDS", 0.01)
     monkeypatch.setattr("ortkit.measure.calibrate._MOST_OTHERS", 999.0)
     given = [folder / text if (folder / text).exists() else text for text in CALLS[command]]
     done = call(command, *given, "--json")

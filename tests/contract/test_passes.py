@@ -21,6 +21,7 @@ from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.verify.compare import compare_outputs
 from tests.contract.random_models import feeds, models
 from tests.e2e.judge import count_nodes
+from tests.sampling import repeats
 
 ort = pytest.importorskip("onnxruntime")
 #: Passes that may not change a single bit; the others re-associate float arithmetic.
@@ -28,7 +29,7 @@ EXACT = {name for name, level in ORDER if level == 0} - {"drop-noop-arithmetic"}
 #: Inputs of all models.
 SEEDS = [feeds(seed) for seed in (0, 1)]
 BUDGET = settings(
-    max_examples=12,
+    max_examples=repeats(12, 8),
     deadline=None,
     derandomize=True,
     report_multiple_bugs=False,

@@ -114,6 +114,14 @@ def test_a_quantized_model_has_its_kernels_again(tmp_path: Path) -> None:
     again(onnx.load(tmp_path / "int8.onnx"), tmp_path, OptimizeOptions(samples=1))
 
 
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a model with fused nodes, which tests only read."""
+    path = tmp_path_factory.mktemp("gpt2") / "a.onnx"
+    checked(build("gpt2", "tiny"), path, OptimizeOptions(samples=1))
+    return path
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -122,11 +130,10 @@ def test_a_quantized_model_has_its_kernels_again(tmp_path: Path) -> None:
     ],
 )
 def test_without_kernels_the_nodes_are_plain_and_the_report_says_so(
-    options: OptimizeOptions, reason: str, tmp_path: Path
+    options: OptimizeOptions, reason: str, gpt2: Path, tmp_path: Path
 ) -> None:
-    checked(build("gpt2", "tiny"), tmp_path / "a.onnx", OptimizeOptions(samples=1))
-    count = len(fused(tmp_path / "a.onnx"))
-    result = checked(tmp_path / "a.onnx", tmp_path / "b.onnx", options)
+    count = len(fused(gpt2))
+    result = checked(gpt2, tmp_path / "b.onnx", options)
     assert result.library is None
     assert fused(tmp_path / "b.onnx") == []
     assert not onnx.load(tmp_path / "b.onnx").functions

@@ -30,6 +30,7 @@ from ortkit.graph.symbolic.dims import (
 )
 from ortkit.graph.symbolic.terms import size_text
 from ortkit.graph.symbolic.text import parse_size
+from tests.sampling import repeats
 
 NAMES = ("a", "b", "c")
 A, B, C = (Dim.named(name) for name in NAMES)
@@ -99,7 +100,7 @@ def evaluated(pair: Pair, at: dict[str, int]) -> tuple[int, Size] | None:
         return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repeats(400, 100), deadline=None)
 @given(expressions(), values)
 def test_substitution_gives_what_python_computes(pair: Pair, at: dict[str, int]) -> None:
     found = evaluated(pair, at)
@@ -107,7 +108,7 @@ def test_substitution_gives_what_python_computes(pair: Pair, at: dict[str, int])
         assert found[1] == found[0], f"{pair[0]} at {at}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300, 75), deadline=None)
 @given(expressions(), values)
 def test_bounds_hold_for_every_value(pair: Pair, at: dict[str, int]) -> None:
     found = evaluated(pair, at)
@@ -117,7 +118,7 @@ def test_bounds_hold_for_every_value(pair: Pair, at: dict[str, int]) -> None:
         assert high is None or found[0] <= high
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300, 75), deadline=None)
 @given(expressions(), expressions(), values)
 def test_what_is_proved_of_two_sizes_holds(left: Pair, right: Pair, at: dict[str, int]) -> None:
     first, second = evaluated(left, at), evaluated(right, at)
@@ -131,7 +132,7 @@ def test_what_is_proved_of_two_sizes_holds(left: Pair, right: Pair, at: dict[str
         assert first[0] == second[0]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300, 75), deadline=None)
 @given(expressions(), expressions(), values)
 def test_an_exact_quotient_multiplies_back(left: Pair, right: Pair, at: dict[str, int]) -> None:
     quotient = divide_exactly(left[0], right[0])
@@ -139,7 +140,7 @@ def test_an_exact_quotient_multiplies_back(left: Pair, right: Pair, at: dict[str
         assert quotient * right[0] == left[0]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300, 75), deadline=None)
 @given(expressions(), expressions(), values)
 def test_a_broadcast_is_the_size_that_is_not_one(
     left: Pair, right: Pair, at: dict[str, int]
@@ -157,14 +158,14 @@ def test_a_broadcast_is_the_size_that_is_not_one(
     assert size == (second[0] if first[0] == 1 else first[0])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(300, 75), deadline=None)
 @given(expressions())
 def test_text_reads_back(pair: Pair) -> None:
     text = size_text(pair[0])
     assert len(text) > 200 or parse_size(text) == pair[0], text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(200, 50), deadline=None)
 @given(expressions(), expressions(), expressions())
 def test_sums_and_products_do_not_depend_on_order(x: Pair, y: Pair, z: Pair) -> None:
     a, b, c = x[0], y[0], z[0]

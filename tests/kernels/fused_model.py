@@ -52,7 +52,9 @@ def fused_model(signature: RegionSignature, function: onnx.FunctionProto | None 
     return model.SerializeToString()
 
 
-def session(model: bytes, library: Path | None = None, threads: int = 1) -> ort.InferenceSession:
+def session(
+    model: bytes | str, library: Path | None = None, threads: int = 1
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.inliner
+import onnx.numpy_helper
 import pytest
 from fused_model import fused_model, session, tensor
 from ortkit.custom_ops.tvm.gemm.nbits import NBitsProduct, match
@@ -188,6 +189,37 @@ def test_large_m(level: str, tmp_path: Path, cache: KernelCache) -> None:
     np.testing.assert_array_equal(one, three)
     want = of.expected(feeds)
     assert np.abs(one - want).max() < 2.0**-6 * np.abs(want).max()
+
+
+def resident(file: Path) -> int:
+    """Bytes of a file that this process has mapped and in memory."""
+    maps = Path("/proc/self/smaps").read_text().split("VmFlags")
+    found = [one for one in maps if str(file) in one]
+    return sum(1024 * int(line.split()[1]) for one in found for line in one.splitlines()
+               if line.startswith("Rss"))  # fmt: skip
+
+
+@runs
+def test_weights_of_a_file_are_read_from_copies(tmp_path: Path, cache: KernelCache) -> None:
+    """Where the system gives huge pages; the pages of the file leave the process."""
+    of = Form(depth=2048, columns=1024)
+    feeds = of.feeds(1)
+    want = kernel(of, HERE[-1], tmp_path, cache).run(None, feeds)
+    model = onnx.load_from_string(fused_model(of.signature()))
+    for name in ("w", "s"):
+        index = [value.name for value in model.graph.input].index(name)
+        del model.graph.input[index]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(feeds.pop(name), name))
+    path, data = tmp_path / "model.onnx", tmp_path / "weights.data"
+    onnx.save(model, path, save_as_external_data=True, location=data.name, size_threshold=0)
+    one = session(str(path), tmp_path / "k.so")
+    np.testing.assert_array_equal(one.run(None, feeds), want)
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if enabled.is_file() and "[never]" not in enabled.read_text():
+        assert resident(data) < of.columns * of.depth // 16
+    del one
+    again = session(str(path), tmp_path / "k.so", 2)
+    np.testing.assert_array_equal(again.run(None, feeds), want)
 
 
 @runs

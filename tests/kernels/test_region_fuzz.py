@@ -29,6 +29,7 @@ from ortkit.kernels.region import ops
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning.defaults import default_choices
 from ortkit.targets.target import Target
+from tests.sampling import repeats
 
 Record = Callable[[str, object], None]
 
@@ -73,7 +74,7 @@ def test_no_place_in_nothing_is_looked_for(cache: KernelCache) -> None:
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(OPSETS))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=repeats(150, 50), deadline=None, suppress_health_check=list(HealthCheck))
 def test_whether_a_region_is_taken_is_a_verdict(rng: random.Random, opset: int) -> None:
     signature = random_region(rng, opset, "drawn").signature()
     assert len(signature.key) == 12

@@ -24,7 +24,9 @@ from ortkit.measure.calibrate import calibrate
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration_module, "_SECONDS", 0.1)
+    monkeypatch.setattr(calibration_module, "_SECONDS", 0.02)
+    monkeypatch.setattr(calibration_module, "_COPY_SECONDS", 0.01)
+    monkeypatch.setattr(calibration_module, "_WATCH_SECONDS", 0.05)
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
 
 

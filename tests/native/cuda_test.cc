@@ -147,7 +147,7 @@ size_t FirstToFirst(int32_t** inputs, int32_t** outputs) {
 }
 
 constexpr OrtkitOp Op(const char* name, OrtkitCall call, const OrtkitCudaKernel* kernel) {
-  return {name, "0", 2, kSymbols, 2, 1, kTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, call == nullptr ? nullptr : FirstToFirst, call, kernel};
+  return {name, "0", 2, kSymbols, 2, 1, kTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, call == nullptr ? nullptr : FirstToFirst, call, kernel};
 }
 const OrtkitOp kOps[] = {
     Op("add", AddOnCpu, &kAdd), Op("broken", nullptr, &kBroken), Op("cpu_only", AddOnCpu, nullptr),

@@ -28,7 +28,12 @@ Value::Value(int32_t type_, std::vector<int64_t> dims_, size_t element_bytes)
   memset(data, 0xA5, bytes);
 }
 
-Value::~Value() { ::operator delete(data, kAlignment); }
+Value::Value(int32_t type_, std::vector<int64_t> dims_, void* given)
+    : type(type_), dims(std::move(dims_)), count(Count(dims)), data(static_cast<char*>(given)), is_given(true) {}
+
+Value::~Value() {
+  if (!is_given) ::operator delete(data, kAlignment);
+}
 
 KernelContext::~KernelContext() {
   for (Value* output : outputs) {
@@ -124,6 +129,14 @@ ort::Status* InputCount(const ort::KernelInfo* info, size_t* count) {
 ort::Status* OutputCount(const ort::KernelInfo* info, size_t* count) {
   FAKE_CALL();
   *count = info->outputs;
+  return nullptr;
+}
+
+ort::Status* Constant(const ort::KernelInfo* info, size_t index, int32_t* is_constant, const ort::Value** value) {
+  FAKE_CALL();
+  const auto found = info->constants.find(index);
+  *is_constant = found != info->constants.end();
+  *value = *is_constant != 0 ? found->second : nullptr;
   return nullptr;
 }
 
@@ -339,6 +352,7 @@ struct Tables {
     Set(ort::GetIntegerAttribute, IntegerAttribute);
     Set(ort::GetInputCount, InputCount);
     Set(ort::GetOutputCount, OutputCount);
+    Set(ort::GetConstantInput, Constant);
     Set(ort::GetInput, Input);
     Set(ort::GetOutput, Output);
     Set(ort::GetTensorData, Data);

@@ -28,12 +28,15 @@ struct SessionOptions {
   std::vector<OpDomain*> domains;
 };
 
+struct Value;
+
 struct KernelInfo {
   size_t inputs;
   size_t outputs;
   int32_t device = 0;
   std::map<std::string, float> reals = {};        // attributes
   std::map<std::string, int64_t> integers = {};
+  std::map<size_t, const Value*> constants = {};  // inputs
 };
 
 struct MemoryInfo {
@@ -60,6 +63,7 @@ struct ShapeContext {
 // A tensor with memory of exactly its size, so that a sanitizer sees each byte beyond it.
 struct Value {
   Value(int32_t type, std::vector<int64_t> dims, size_t element_bytes);
+  Value(int32_t type, std::vector<int64_t> dims, void* given);  // memory of someone else's
   ~Value();
   Value(const Value&) = delete;
   Value& operator=(const Value&) = delete;
@@ -71,6 +75,7 @@ struct Value {
   std::vector<int64_t> dims;
   size_t count;
   char* data;
+  bool is_given = false;
 };
 
 struct KernelContext {

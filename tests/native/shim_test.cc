@@ -1,5 +1,8 @@
 // The shim against a made-up runtime (fake_runtime.h): run and judged by test_shim.py.
 // Prints "<test> ok" for each test, or what was wrong and where.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "constants.h"
 #include "expect.h"
 #include "fake_runtime.h"
 #include "shim.h"
@@ -20,7 +24,7 @@ namespace {
 constexpr int32_t kFloat = 1;
 constexpr int32_t kDouble = 11;
 
-// ---- three ops and their kernels
+// ---- four ops and their kernels
 // How often each unit was computed, by all threads.
 std::vector<std::atomic<int>>* visits = nullptr;
 
@@ -68,12 +72,13 @@ const OrtkitTensor kAddTensors[] = {{"X", kFloat, 2, kRows}, {"W", kFloat, 1, kR
 const OrtkitTensor kNegateTensors[] = {
     {"X", kFloat, 1, kProduct}, {"W", kFloat, 1, kRow}, {"Y", kFloat, 1, kProduct}};
 const OrtkitTensor kFailTensors[] = {{"X", kDouble, 1, kSix}, {"Y", kDouble, 1, kSix}};
-// A row costs a slice, or nearly nothing, or what all rows cost together.
+// A row costs a slice, or nearly nothing, or what all rows cost together. The last one streams its constants.
 const OrtkitOp kOps[] = {
-    {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 5000000, 0, 2500000, FirstToFirst, AddRows, nullptr},
-    {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 0, nullptr, 1, kProduct, {1, 0, kA}, 100, 0, 0, nullptr, Negate, nullptr},
-    {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 0, nullptr, 1, kSix, {1, 0, kA}, 1000000, 60000, 0, nullptr, Fail, nullptr}};
-OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 3];
+    {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 5000000, 0, 2500000, 0, FirstToFirst, AddRows, nullptr},
+    {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 0, nullptr, 1, kProduct, {1, 0, kA}, 100, 0, 0, 0, nullptr, Negate, nullptr},
+    {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 0, nullptr, 1, kSix, {1, 0, kA}, 1000000, 60000, 0, 0, nullptr, Fail, nullptr},
+    {"stream_3", "3", 2, kSymbols, 2, 1, kAddTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 1000, 1000, 0, 1, nullptr, AddRows, nullptr}};
+OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 4];
 
 // ---- a session with them
 struct Session {
@@ -273,7 +278,7 @@ void LibrariesOfOneSessionShareItsDomain() {
   Session session;
   EXPECT_TEXT(fake::Take(RegisterCustomOps(&session.options, fake::Base())), "");
   EXPECT(session.options.domains.size() == 1);
-  EXPECT(session.options.domains[0]->ops.size() == 3);
+  EXPECT(session.options.domains[0]->ops.size() == 4);
   const Session other;
   EXPECT(session.options.domains[0] != other.options.domains[0]);
   EXPECT(session.options.domains[0]->ops == other.options.domains[0]->ops);
@@ -349,6 +354,110 @@ void MemoryIsSharedAsTheManifestSays() {
   EXPECT(one.inputs[0]->as<float>()[7] == 10.0f);
 }
 
+// ---- constants that kernels read from memory in each run
+constexpr int64_t kWeights = 1 << 20;
+
+bool HasHugePages() {
+  FILE* file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+  if (file == nullptr) return false;
+  char text[64] = {};
+  const bool is_read = fgets(text, sizeof text, file) != nullptr;
+  fclose(file);
+  return is_read && strstr(text, "[never]") == nullptr;
+}
+
+// A file of weights that is mapped as ONNX Runtime does it.
+struct Mapped {
+  Mapped() : file(tmpfile()) {
+    Fill(1.0f);
+    memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fileno(file), 0);
+    EXPECT(memory != MAP_FAILED);
+  }
+  ~Mapped() {
+    munmap(memory, kBytes);
+    fclose(file);
+  }
+
+  void Fill(float number) const {
+    const std::vector<float> numbers(kWeights, number);
+    EXPECT(pwrite(fileno(file), numbers.data(), kBytes, 0) == static_cast<ssize_t>(kBytes));
+  }
+
+  // Pages that this process has.
+  size_t PagesHere() const {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    std::vector<uint64_t> entries(kBytes / page);
+    FILE* pages = fopen("/proc/self/pagemap", "rb");
+    fseek(pages, static_cast<long>(reinterpret_cast<uintptr_t>(memory) / page * sizeof(uint64_t)), SEEK_SET);
+    EXPECT(fread(entries.data(), sizeof(uint64_t), entries.size(), pages) == entries.size());
+    fclose(pages);
+    size_t count = 0;
+    for (uint64_t entry : entries) count += entry >> 63;
+    return count;
+  }
+
+  static constexpr size_t kBytes = kWeights * sizeof(float);
+  FILE* file;
+  void* memory;
+};
+
+// A kernel of constant weights.
+struct Streamed {
+  explicit Streamed(void* memory) : weights(kFloat, {kWeights}, memory), op(session.Find("stream_3")) {
+    const ort::KernelInfo info = {2, 1, 0, {}, {}, {{1, &weights}}};
+    EXPECT_TEXT(fake::Take(op->CreateKernelV2(op, fake::Table(), &info, &kernel)), "");
+  }
+  ~Streamed() { op->KernelDestroy(kernel); }
+
+  float LastOfRun() {
+    Case one({{1, kWeights}}, 1);
+    one.context.inputs.push_back(&weights);
+    one.inputs[0]->as<float>()[kWeights - 1] = 0.0f;
+    EXPECT_TEXT(fake::Take(op->KernelComputeV2(kernel, &one.context)), "");
+    return one.context.outputs[0]->as<float>()[kWeights - 1];
+  }
+
+  Session session;
+  ort::Value weights;
+  const ort::CustomOp* op;
+  void* kernel = nullptr;
+};
+
+void WeightsOfFilesAreCopiedToHugePages() {
+  const Mapped mapped;
+  Streamed first(mapped.memory);
+  {
+    Streamed second(mapped.memory);
+    EXPECT(second.LastOfRun() == 1.0f);
+  }
+  if (!HasHugePages()) return;
+  EXPECT(mapped.PagesHere() == 0);
+  mapped.Fill(2.0f);  // the pages of the file are read no more
+  EXPECT(first.LastOfRun() == 1.0f);
+  EXPECT(mapped.PagesHere() == 0);
+  const ortkit::Copy* one = ortkit::HoldCopy(mapped.memory, Mapped::kBytes);
+  const ortkit::Copy* same = ortkit::HoldCopy(mapped.memory, Mapped::kBytes);
+  EXPECT(one != nullptr && one == same);
+  for (const ortkit::Copy* copy : {one, same}) {
+    if (copy != nullptr) ortkit::ReleaseCopy(copy);
+  }
+}
+
+void MemoryOfNoFileIsReadWhereItIs() {
+  std::vector<float> memory(kWeights, 1.0f);
+  Streamed heap(memory.data());
+  memory.back() = 2.0f;
+  EXPECT(heap.LastOfRun() == 2.0f);
+  const Mapped mapped;
+  auto* numbers = static_cast<float*>(mapped.memory);
+  numbers[0] = 3.0f;  // a page that is this process's own now, and must not be given back
+  Streamed changed(mapped.memory);
+  EXPECT(numbers[0] == 3.0f);
+  numbers[kWeights - 1] = 4.0f;
+  Streamed changed_last(numbers);
+  EXPECT(changed_last.LastOfRun() == 4.0f && numbers[0] == 3.0f && numbers[kWeights - 1] == 4.0f);
+}
+
 void OpsAreDescribedAsTheManifestSays() {
   const Session session;
   const ort::CustomOp* op = session.Find("fail_2");
@@ -407,6 +516,8 @@ struct {
     {"each runtime has its own ops", EachRuntimeHasItsOwnOps},
     {"one kernel is run by many threads", OneKernelIsRunByManyThreads},
     {"memory is shared as the manifest says", MemoryIsSharedAsTheManifestSays},
+    {"weights of files are copied to huge pages", WeightsOfFilesAreCopiedToHugePages},
+    {"memory of no file is read where it is", MemoryOfNoFileIsReadWhereItIs},
     {"ops are described as the manifest says", OpsAreDescribedAsTheManifestSays},
     {"levels of processors", LevelsOfProcessors},
 };
@@ -418,7 +529,7 @@ constexpr OrtkitCpu kHere = ORTKIT_CPU_X86_64;
 #else
 constexpr OrtkitCpu kHere = ORTKIT_CPU_AARCH64;
 #endif
-const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", 3, kOps, storage, nullptr};
+const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", 4, kOps, storage, nullptr};
 
 int main() {
   for (const auto& test : tests) {

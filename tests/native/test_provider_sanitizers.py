@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = NATIVE.parents[1]
 PROVIDER = NATIVE / "provider"
-SHIM = ("cpu.cc", "describe.cc", "infer.cc", "kernel.cc")
+SHIM = ("constants.cc", "cpu.cc", "describe.cc", "infer.cc", "kernel.cc", "streamed.cc")
 #: A child of pytest, in which the library is this one.
 CHILD = """
 import sys

@@ -16,12 +16,13 @@ from ortkit.rewrite.pipeline import Pipeline
 from ortkit.targets.target import Target
 from tests.passes.attention_cases import run
 from tests.passes.attention_graphs import attention_graph, feeds_of
+from tests.sampling import repeats
 
 pytest.importorskip("onnxruntime")
 
 PASSES = "fold-sizes,fold-constants,drop-identity,simplify-attention,fuse-attention,drop-unused"
 SIZES = ({"b": 3, "s": 5, "t": 7, "p": 2, "u": 7}, {"b": 1, "s": 1, "t": 2, "p": 0, "u": 1})
-GRAPHS = 100
+GRAPHS = repeats(100, 40)
 
 
 def optimized(model: ir.Model, level: int, kind: str = "cpu") -> tuple[ir.Model, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import ml_dtypes
@@ -144,6 +145,12 @@ def optimized(model: ir.Model) -> ortkit.Optimized:
     return found
 
 
+@cache
+def whole_net() -> ortkit.Optimized:
+    """Return the residual net in bfloat16, which tests only read."""
+    return optimized(net())
+
+
 def fused(found: ortkit.Optimized) -> Counter[str]:
     return Counter(one.kind for one in found.report.regions if one.emitted_as)
 
@@ -152,7 +159,7 @@ def fused(found: ortkit.Optimized) -> Counter[str]:
 @needs_bf16
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_net_stays_in_bfloat16(batch: int, tmp_path: Path) -> None:
-    found = optimized(net())
+    found = whole_net()
     precision = found.report.precision
     assert precision is not None
     assert precision.lowered == 5
@@ -335,7 +342,7 @@ def test_results_that_are_read_both_ways(tmp_path: Path) -> None:
 
 @needs_bf16
 def test_convolutions_go_back_to_float32_within_the_budget() -> None:
-    full = optimized(net()).report.precision
+    full = whole_net().report.precision
     assert full is not None
     budget = 0.7 * (full.error or 0)
     found = ortkit.optimize(net(), ortkit.OptimizeOptions(precision="bf16", max_error=budget))

@@ -95,7 +95,7 @@ def absorbed(model: onnx.ModelProto) -> Counter[str]:
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_quantized_models_keep_their_kernels(
     quantized: tuple[Path, dict[str, np.ndarray]], level: int, tmp_path: Path

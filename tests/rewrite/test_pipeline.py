@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import onnx_ir as ir
+import pytest
 
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
@@ -32,3 +35,19 @@ def test_sizes_that_were_told_late_are_derived_anew() -> None:
     assert first.settled and first.modified
     assert "Reshape" not in [node.op_type for node in model.graph]
     assert not run(model).modified
+
+
+@pytest.mark.parametrize(("frozen", "expected"), [(0, ["freeze", "unfreeze"]), (1, [])])
+def test_what_was_there_before_is_frozen_meanwhile(
+    frozen: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the caller has frozen it, which stays so."""
+    calls: list[str] = []
+    collector = SimpleNamespace(
+        get_freeze_count=lambda: frozen,
+        freeze=lambda: calls.append("freeze"),
+        unfreeze=lambda: calls.append("unfreeze"),
+    )
+    monkeypatch.setattr("ortkit.rewrite.pipeline.gc", collector)
+    run(from_text(TEXT))
+    assert calls[:2] == expected

@@ -25,7 +25,7 @@ from ..gemm.int8_tiles import Depth, Int8Tiles, Opened
 from ..tile.program import Panels
 from ..tile.registers import VECTOR
 from .int8_depthwise import DepthwiseWriter
-from .int8_lines import Lines, Padded
+from .int8_padded_rows import Padded, PaddedRows
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -61,7 +61,7 @@ class Int8Convolution:
 
     @property
     def block(self) -> int:
-        """Lines of results of a unit."""
+        """Rows of results of a unit."""
         pixels = _DEPTHWISE_PIXELS if self.filters.is_depthwise else _PIXELS
         return self.padded.block(_ROOM, pixels)
 
@@ -96,7 +96,7 @@ class Int8Convolution:
         lines, run = window.taps, self.group_depth
         if self.filters.groups == 1:
             lines, run = lines_of(window.kernel, window.dilations, channels)
-        down, across = window.dilations[0] * self.padded.line_size, window.dilations[1] * channels
+        down, across = window.dilations[0] * self.padded.row_size, window.dilations[1] * channels
         height = window.kernel[0]
         return Depth(run, (height, lines // height), (down, across), is_padded=True)
 
@@ -107,7 +107,7 @@ class Int8Convolution:
         if level not in LEVELS:
             return Refused(f"processors of level {level} have no int8 dot products")
         if self.padded.size(1) > _MOST:
-            return Refused(f"lines of {self.padded.line_size} numbers, which are too long to copy")
+            return Refused(f"lines of {self.padded.row_size} numbers, which are too long to copy")
         if self.filters.is_depthwise and self.filters.window.taps > _MOST_TAPS:
             return Refused(f"depthwise filters of {self.filters.window.taps} places")
         depth = self.depth.all_groups * GROUP
@@ -145,10 +145,10 @@ class _Writer:
     def __init__(self, of: Int8Convolution, e: Int8Emitter, level: str) -> None:
         self.of, self.e, form = of, e, of.form
         self.buffers, self.begin, self.end = e.parameters(form.signature)
-        self.lines: Lines | None = None
+        self.padded_rows: PaddedRows | None = None
         if not of.is_direct(level):
             zero = e.u8(0) if form.zero is None else e.share(self.buffers[form.zero][e.i64(0)])
-            self.lines = Lines(e, of.padded, self.buffers[form.x], zero, of.block)
+            self.padded_rows = PaddedRows(e, of.padded, self.buffers[form.x], zero, of.block)
         self.tiles = Int8Tiles(e, form, self.buffers, of.panels, of.depth_of(level))
         self.copied = e.local(1, "int64")
         e.store(self.copied, e.i64(-1), e.i64(0))
@@ -173,20 +173,20 @@ class _Writer:
     def _source(self, block: Expr, image: Expr, first: Expr, count: Expr) -> tuple[Buffer, Expr]:
         """Return what rows are read from, and where the block begins there."""
         e, of = self.e, self.of
-        if self.lines is None:
+        if self.padded_rows is None:
             (height, width), down = of.filters.image, of.filters.window.strides[0]
             line = e.share(image * e.i64(height) + first * e.i64(down))
             return self.buffers[of.form.x], e.share(line * e.i64(width * of.form.depth))
         with e.block() as new:
-            self.lines.copy(image, first, count)
+            self.padded_rows.copy(image, first, count)
             e.store(self.copied, block, e.i64(0))
         e.when(e.not_equal(self.copied[e.i64(0)], block), new)
-        return self.lines.sink
+        return self.padded_rows.sink
 
     def _panel(self, source: tuple[Buffer, Expr], first: Expr, count: Expr, panel: Opened) -> None:
         e, (buffer, origin), padded = self.e, source, self.of.padded
-        pitch = padded.line_size
-        if self.lines is None:
+        pitch = padded.row_size
+        if self.padded_rows is None:
             pitch = self.of.filters.image[1] * self.of.form.depth
 
         if self.of.filters.groups > 1:

@@ -16,7 +16,7 @@ from ...forms.gemm_int8 import Int8Form
 from ..gemm.int8_finish import Finisher, Place
 from ..gemm.nbits_emitter import BYTES
 from ..tile.registers import VECTOR
-from .int8_lines import Lines, Padded
+from .int8_padded_rows import Padded, PaddedRows
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..gemm.int8_emitter import Int8Emitter
 
 # Vectors of channels that are computed together.
-_TOGETHER = 4
+_VECTORS = 4
 
 
 class DepthwiseWriter:
@@ -34,22 +34,22 @@ class DepthwiseWriter:
         e: Where to.
         of: What is computed.
         padded: The lines that it is computed from.
-        block: Lines of results of a unit.
+        block: Rows of results of a unit.
     """
 
     def __init__(self, e: Int8Emitter, of: Int8Form, padded: Padded, block: int) -> None:
         self.e, self.of, self.padded, self.block = e, of, padded, block
         self.buffers, self.begin, self.end = e.parameters(of.signature)
         zero = e.u8(0) if of.zero is None else e.share(self.buffers[of.zero][e.i64(0)])
-        self.lines = Lines(e, padded, self.buffers[of.x], zero, block)
-        self.finisher = Finisher(e, of, self.buffers, _TOGETHER)
+        self.padded_rows = PaddedRows(e, padded, self.buffers[of.x], zero, block)
+        self.finisher = Finisher(e, of, self.buffers, _VECTORS)
         self.beside = self._beside()
         dtype = "uint8" if e.has_dot4 else "uint16"
-        self.weights = e.aligned(self._groups * _TOGETHER * BYTES, dtype)
+        self.weights = e.aligned(self._groups * _VECTORS * BYTES, dtype)
 
     def _beside(self) -> int:
         """Return how many neighbouring pixels of few channels are computed as one of many."""
-        wide, columns, window = _TOGETHER * VECTOR, self.of.columns, self.padded.of.window
+        wide, columns, window = _VECTORS * VECTOR, self.of.columns, self.padded.of.window
         if not self.e.has_dot4 or wide % columns or columns % VECTOR or window.strides[1] != 1:
             return 1
         count = wide // columns
@@ -58,7 +58,7 @@ class DepthwiseWriter:
     @property
     def _period(self) -> int:
         """After how many vectors channels begin again."""
-        return _TOGETHER // self.beside
+        return _VECTORS // self.beside
 
     @property
     def _groups(self) -> int:
@@ -70,7 +70,7 @@ class DepthwiseWriter:
         """Where the places of the filter lie in the copy, up to a multiple of four."""
         window, channels = self.padded.of.window, self.of.columns
         found = [
-            i * window.dilations[0] * self.padded.line_size + j * window.dilations[1] * channels
+            i * window.dilations[0] * self.padded.row_size + j * window.dilations[1] * channels
             for i in range(window.kernel[0])
             for j in range(window.kernel[1])
         ]
@@ -86,26 +86,26 @@ class DepthwiseWriter:
             image, block = e.decode(self.begin + index, units)
             first = e.share(block * e.i64(self.block))
             count = e.share(e.minimum(e.i64(self.block), e.i64(height) - first))
-            self.lines.copy(image, first, count)
+            self.padded_rows.copy(image, first, count)
             line = e.share(image * e.i64(height) + first)
             for channel, number, vectors, lanes in self._channels():
                 with e.loop(e.i64(number)) as some:
-                    at = e.share(e.i64(channel) + some * e.i64(_TOGETHER * VECTOR))
+                    at = e.share(e.i64(channel) + some * e.i64(_VECTORS * VECTOR))
                     self._open(at, vectors, lanes)
                     self._image(at, (line, count), vectors, lanes)
         return e.function()
 
     def _channels(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield a first channel, groups that follow, a group's vectors, lanes of the last."""
-        wide = _TOGETHER * VECTOR
+        wide = _VECTORS * VECTOR
         whole, rest = divmod(self.of.columns * self.beside, wide)
         if whole:
-            yield 0, whole, _TOGETHER, VECTOR
+            yield 0, whole, _VECTORS, VECTOR
         if rest:
             yield whole * wide, 1, -(-rest // VECTOR), rest % VECTOR or VECTOR
 
     def _is_wide(self, vectors: int) -> bool:
-        return self.e.has_dot4 and vectors == _TOGETHER
+        return self.e.has_dot4 and vectors == _VECTORS
 
     # ---- weights
     def _open(self, channel: Expr, vectors: int, lanes: int) -> None:
@@ -135,11 +135,11 @@ class DepthwiseWriter:
     def _keep(self, group: Expr, weights: list[Expr]) -> None:
         """Emit the copy of a group of places."""
         e, (buffer, origin) = self.e, self.weights
-        to = e.share(origin + group * e.i64(_TOGETHER * BYTES))
+        to = e.share(origin + group * e.i64(_VECTORS * BYTES))
         if self._is_wide(len(weights)):
             words = [e.tir.reinterpret("int32x16", one) for one in weights]
             weights = [
-                e.tir.reinterpret("uint8x64", e.blocks(words, part)) for part in range(_TOGETHER)
+                e.tir.reinterpret("uint8x64", e.blocks(words, part)) for part in range(_VECTORS)
             ]
         for vector, one in enumerate(weights):
             at = to + e.i64(vector * BYTES)
@@ -152,7 +152,7 @@ class DepthwiseWriter:
     def _weight(self, group: int, vector: int, pair: int = 0) -> Expr:
         """Return 64 bytes, or 32 numbers of 16 bits."""
         e, (buffer, origin) = self.e, self.weights
-        at = origin + e.i64((group * _TOGETHER + vector) * BYTES)
+        at = origin + e.i64((group * _VECTORS + vector) * BYTES)
         if e.has_dot4:
             return e.share_bytes(e.sixty_four(buffer, at))
         whole = e.part(buffer, at + e.i64(pair * 2 * VECTOR), 2 * VECTOR)
@@ -162,9 +162,9 @@ class DepthwiseWriter:
     def _image(self, channel: Expr, lines: tuple[Expr, Expr], vectors: int, lanes: int) -> None:
         """Emit some channels of all pixels of a block, given its first line and their number."""
         e, (width, window) = self.e, (self.padded.of.result[1], self.padded.of.window)
-        origin = e.share(self.lines.sink[1] + channel)
+        origin = e.share(self.padded_rows.sink[1] + channel)
         with e.loop(lines[1]) as index:
-            down = e.share(origin + index * e.i64(window.strides[0] * self.padded.line_size))
+            down = e.share(origin + index * e.i64(window.strides[0] * self.padded.row_size))
             row = e.share((lines[0] + index) * e.i64(width))
             with e.loop(e.i64(width // self.beside)) as column:
                 size = self.of.columns * self.beside
@@ -185,7 +185,7 @@ class DepthwiseWriter:
                 continue
             for vector, total in enumerate(totals):
                 four = [place + e.i64(tap + vector * VECTOR) for tap in taps]
-                values = [e.part(self.lines.sink[0], at, VECTOR) for at in four]
+                values = [e.part(self.padded_rows.sink[0], at, VECTOR) for at in four]
                 if e.has_dot4:
                     e.add_mixed(total, e.mixed(values), self._weight(group, vector))
                     continue
@@ -196,7 +196,7 @@ class DepthwiseWriter:
         if not self._is_wide(vectors):
             return whole
         return [
-            e.share_row(e.blocks(whole, number), VECTOR, "int32") for number in range(_TOGETHER)
+            e.share_row(e.blocks(whole, number), VECTOR, "int32") for number in range(_VECTORS)
         ]
 
     def _begin(self, vector: int, vectors: int) -> Buffer:
@@ -208,6 +208,6 @@ class DepthwiseWriter:
     def _add_wide(self, totals: list[Buffer], group: int, places: list[Expr]) -> None:
         """Emit the products of four places with 64 channels, four neighbours of 16 each time."""
         e = self.e
-        values = [e.share_bytes(e.sixty_four(self.lines.sink[0], at)) for at in places]
+        values = [e.share_bytes(e.sixty_four(self.padded_rows.sink[0], at)) for at in places]
         for part, total in enumerate(totals):
             e.add_mixed(total, e.mixed(values, part), self._weight(group, part))

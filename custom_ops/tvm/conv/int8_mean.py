@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
 # Channels that are added up together: a line of the cache.
-_TOGETHER = 64
+_CHANNELS = 64
 _PICOSECONDS_PER_BYTE = 40
 # Of bytes, so that sums lie in 31 bits.
 _MOST_PIXELS = 1 << 22
@@ -58,7 +58,7 @@ class Int8Mean:
 
     @property
     def _groups(self) -> int:
-        return -(-self._sizes[1] // _TOGETHER)
+        return -(-self._sizes[1] // _CHANNELS)
 
     def refuses(self, level: str) -> Refused | None:
         """Say why there is no kernel for a processor level."""
@@ -71,7 +71,7 @@ class Int8Mean:
         del level
         batch = extent_of(self._x.shape[0])
         cost = self._sizes[0] * _PICOSECONDS_PER_BYTE
-        return Launch((batch, Extent(self._groups)), Extent(_TOGETHER), cost)
+        return Launch((batch, Extent(self._groups)), Extent(_CHANNELS), cost)
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
@@ -85,17 +85,17 @@ class Int8Mean:
         scale = e.share(scales[0] / (scales[1] * e.f32(float(pixels))))
         to = _Grid(off, scale, e.share(zeros[1]))
         units = extent_of(self._x.shape[0]), Extent(self._groups)
-        last = channels - (self._groups - 1) * _TOGETHER
+        last = channels - (self._groups - 1) * _CHANNELS
         with e.loop(end - begin) as index:
             image, group = e.decode(begin + index, units)
-            column = e.share(group * e.i64(_TOGETHER))
+            column = e.share(group * e.i64(_CHANNELS))
             source = e.share(image * e.i64(pixels * channels) + column)
             sink = e.share(image * e.i64(channels) + column)
 
             def some(count: int, source: Expr = source, sink: Expr = sink) -> None:
                 self._channels(e, (buffers[0], source), (buffers[-1], sink), count, to)
 
-            e.last_apart(group, self._groups, _TOGETHER, last, some)
+            e.last_apart(group, self._groups, _CHANNELS, last, some)
         return e.function()
 
     def _channels(

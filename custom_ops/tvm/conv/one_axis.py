@@ -280,7 +280,7 @@ def match(signature: RegionSignature) -> OneAxisConv | Refused | None:
     if any(spec.dtype != "float32" for spec in (*inputs, *signature.outputs)):
         return Refused("a 1-D convolution that is not in float32")
     end = body.function.output[0]
-    epilogue = needed(read_epilogue(body, conv.output[0], end, turned=None))
+    epilogue = needed(read_epilogue(body, conv.output[0], end, permutation=None))
     dilation, pad = _window(conv)
     groups = integer(conv, "group", 1)
     found = OneAxisConv(signature, x, weight, bias, groups, dilation, pad[0], epilogue)

@@ -139,9 +139,12 @@ class Finisher:
         whole = e.share_row(sums, VECTOR, "int32")
         scaled = e.cast(whole, _FLOATS) * e.row(self.scales, place.vector * VECTOR, VECTOR)
         value = e.share_row(e.fenced(scaled), VECTOR, "float32")
-        for stage in self.of.stages:
+        for number, stage in enumerate(self.of.stages):
+            if number == self.of.kept:
+                value = e.share_row(value, VECTOR, "float32")
+                self._put(value, place, 1)
             value = self._stage(stage, value, place)
-        self._put(value, place)
+        self._put(value, place, 0)
 
     def _stage(self, stage: Stage, value: Expr, place: Place) -> Expr:
         """Return what a stage makes: 16 float32 or, of bytes, int32."""
@@ -150,9 +153,7 @@ class Finisher:
             case Quantize():
                 return e.share_row(self._quantized(stage, value), VECTOR, "int32")
             case Dequantize(grid):
-                moved = e.cast(value, _FLOATS) - self._all(self._zero(grid))
-                found = e.fenced(moved * self._all(self._scale(grid)))
-                return e.share_row(found, VECTOR, "float32")
+                return e.share_row(self._widened(value, grid), VECTOR, "float32")
             case AddQuantized():
                 found = self._sum(stage, e.cast(value, _FLOATS), place)
                 return e.share_row(found, VECTOR, "int32")
@@ -195,6 +196,10 @@ class Finisher:
             return (*ratios, e.share(fixed))
         return ()
 
+    def _widened(self, numbers: Expr, grid: Grid) -> Expr:
+        moved = self.e.cast(numbers, _FLOATS) - self._all(self._zero(grid))
+        return self.e.fenced(moved * self._all(self._scale(grid)))
+
     def _quantized(self, stage: Quantize, value: Expr) -> Expr:
         low, high, zero = self.prepared[stage]
         scale = stage.grid.scale
@@ -220,19 +225,24 @@ class Finisher:
         source, sink = e.scratch(), e.scratch()
         e.store_row(source, value, 0, VECTOR)
         operands: list[Callable[[Expr], Expr]] = []
-        for number, is_row in zip(stage.epilogue.extras, stage.rows, strict=True):
+        extras = zip(stage.epilogue.extras, stage.rows, stage.grids, strict=True)
+        for number, is_row, grid in extras:
             some = e.scratch()
             if is_row:
-                e.store_row(some, e.row(self.rows[number], first, VECTOR), 0, VECTOR)
+                numbers = e.row(self.rows[number], first, VECTOR)
             else:
-                e.store_row(some, self._row_of(number, place.at, place.lanes), 0, VECTOR)
+                numbers = self._row_of(number, place.at, place.lanes)
+            if grid is not None:
+                numbers = self._widened(numbers, grid)
+            e.store_row(some, numbers, 0, VECTOR)
             operands.append(some.__getitem__)
         with e.vector(VECTOR) as lane:
-            extras = [operand(lane) for operand in operands]
-            value = stage.epilogue.write(e, source[lane], extras, is_fenced=True)
+            read = [operand(lane) for operand in operands]
+            value = stage.epilogue.write(e, source[lane], read, is_fenced=True)
             e.store(sink, value, lane)
         return e.row(sink, 0, VECTOR)
 
-    def _put(self, value: Expr, place: Place) -> None:
-        output, spec = self.buffers[len(self.of.signature.inputs)], self.of.signature.outputs[0]
+    def _put(self, value: Expr, place: Place, number: int) -> None:
+        spec = self.of.signature.outputs[number]
+        output = self.buffers[len(self.of.signature.inputs) + number]
         self.e.put_sixteen(output, place.at, value, place.lanes, spec.dtype)

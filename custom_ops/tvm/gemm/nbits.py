@@ -89,6 +89,7 @@ class NBitsProduct:
             of.depth * PAIRS * each,
             shared_nanoseconds=min(bytes_read * _PICOSECONDS_PER_BYTE // 1000, _MOST_NANOSECONDS),
             slice_picoseconds=of.depth * _PICOSECONDS_TO_ROUND,
+            streams_constants=True,
         )
 
     def lower(self, symbol: str, level: str) -> Expr:

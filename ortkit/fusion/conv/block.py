@@ -29,7 +29,8 @@ class Block:
         pooled: Whether some squeeze-and-excite pools the result.
         parts: The blocks that it was made of, if it was made of blocks.
         packed: Of a convolution in bfloat16 its weight.
-        rounded: The result in bfloat16, if it is read both ways.
+        second: The result in bfloat16, or of an int8 convolution in float32, if it is read both
+            ways.
         anchor: Of the template, where that says what its kernel takes; of all images' operators.
     """
 
@@ -45,13 +46,13 @@ class Block:
     pooled: bool = False
     parts: tuple[Block, ...] = ()
     packed: ir.Value | None = None
-    rounded: ir.Value | None = None
+    second: ir.Value | None = None
     anchor: ConvAnchor | ImageAnchor | None = None
 
     @property
     def results(self) -> tuple[ir.Value, ...]:
         """The result, both ways if it is read both ways."""
-        return (self.output,) if self.rounded is None else (self.output, self.rounded)
+        return (self.output,) if self.second is None else (self.output, self.second)
 
     @property
     def operands(self) -> tuple[ir.Value, ...]:

@@ -58,19 +58,23 @@ class CpuBlockFinder(BlockFinder):
         assert isinstance(found.matrix, Filters)
         return Block(
             "int8_conv", (conv,), (found.matrix.window,), end.nodes, source, end.value,
-            extras=tuple(extras),
+            extras=tuple(extras), second=None if end.kept is None else end.kept.value,
         )  # fmt: skip
 
     def _beside(self, gates: list[Block]) -> list[Block]:
         """Return the blocks beside the gates, with what widens bytes for blocks alone."""
         blocks = super()._beside(gates)
         inside = {node for block in blocks for node in block.nodes}
+        read = {value for block in blocks for value in block.operands}
         for number, block in enumerate(blocks):
             widening = [
                 use.node
                 for value in block.operands
                 for use in value.uses()
-                if not use.idx and use.node not in inside and self._widens_for(use.node, inside)
+                if not use.idx
+                and use.node not in inside
+                and read.isdisjoint(use.node.outputs)
+                and self._widens_for(use.node, inside)
             ]
             inside.update(widening)
             nodes = (*dict.fromkeys(widening), *block.nodes)
@@ -130,7 +134,7 @@ class CpuBlockFinder(BlockFinder):
         nodes = (*before, *weight.nodes, conv, *epilogue)
         return Block(
             "bf16_conv", (conv,), (window,), nodes, source, output, gate, extras,
-            packed=weight.packed, rounded=rounded,
+            packed=weight.packed, second=rounded,
         )  # fmt: skip
 
     def _is_free(self, cast: ir.Node | None, casts: Callable[[Scope, ir.Node], bool]) -> bool:

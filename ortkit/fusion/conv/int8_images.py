@@ -10,6 +10,7 @@ Both are written as ONNX Runtime's operators on bytes, which read NHWC too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from ortkit.fusion.conv.nodes import is_global_mean
 from ortkit.fusion.int8.products import MICROSOFT, Grid, dequantized, grid_of
 from ortkit.fusion.regions.access import only_reader
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.refusal import Refused, RefusedError, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
@@ -34,6 +36,9 @@ MEAN, SCALE = "int8_mean", "int8_scale"
 #: kernels do not convert.
 _MOST_STEPS = 2.0**24
 _LARGEST = 255.0
+_RANK = 4
+_NOT_ROUNDED = "its result is not quantized to one constant grid"
+_NO_GRIDS = "an operand is no uint8 of one constant grid"
 _Operand: TypeAlias = tuple[ir.Value, Grid]
 
 
@@ -57,9 +62,11 @@ class ImageOp:
 
 
 def find(finder: BlockFinder, node: ir.Node) -> Block | None:
-    """Return the block of means or products of images of bytes."""
+    """Return the block of means or products of images of bytes; refused ones leave a reason."""
     found = _image_op(finder.scope, node)
-    if found is None:
+    if isinstance(found, Refused):
+        finder.missed(node, found)
+    if not isinstance(found, ImageOp):
         return None
     source, *extras = (value for value, _ in found.operands)
     return Block(
@@ -67,17 +74,25 @@ def find(finder: BlockFinder, node: ir.Node) -> Block | None:
     )
 
 
-def _image_op(scope: Scope, node: ir.Node) -> ImageOp | None:
-    """Return the operator on images of bytes that a node is; None if it is none."""
-    found = _FINDERS.get((node.domain, node.op_type))
-    one = None if found is None else found(Site(scope, node, PASS))
-    return one if one is not None and _has_kernel(scope, one) else None
+@refusals
+def _image_op(scope: Scope, node: ir.Node) -> ImageOp | Refused | None:
+    """Return the operator on images of bytes that a node is; None if it is none.
+
+    `Refused` says why one has no kernel.
+    """
+    finder = _FINDERS.get((node.domain, node.op_type))
+    source = node.inputs[0] if node.inputs else None
+    if finder is None or source is None or scope.shapes.rank(source) != _RANK:
+        return None
+    found = finder(Site(scope, node, PASS))
+    refused = None if found is None else _refusal(scope, found)
+    return found if refused is None else refused
 
 
 def describe(scope: Scope, block: Block) -> Described:
     """Return the signature and constants of a block."""
     found = _image_op(scope, block.convs[0])
-    if found is None:
+    if not isinstance(found, ImageOp):
         raise InternalError("an operator on images of bytes that is none any more")
     names, specs = list[str](), list[TensorSpec]()
     numbers: list[np.ndarray | ir.Value] = []
@@ -124,12 +139,12 @@ def _mean(site: Site) -> ImageOp | None:
     if reader is not None and reader.op_type in ("Flatten", "Reshape", "Squeeze"):
         shape = site.scope.shapes.shape(reader.outputs[0])
         if reader.domain or shape is None or reader.inputs[0] is not value:
-            return None
+            raise RefusedError(_NOT_ROUNDED)
         after.append(reader)
         value = reader.outputs[0]
     end = _rounded(site.scope, value)
     if end is None:
-        return None
+        raise RefusedError(_NOT_ROUNDED)
     return ImageOp(
         MEAN, (site.node, *after, end[0]), (source,), end[0].outputs[0], end[1]
     )  # fmt: skip
@@ -137,25 +152,28 @@ def _mean(site: Site) -> ImageOp | None:
 
 def _mean_operator(site: Site) -> ImageOp | None:
     source, grid = _given(site, 0), grid_of(site.scope, site.input(3), site.input(4))
-    if source is None or grid is None or site.int("channels_last", 0):
-        return None
+    if source is None or grid is None:
+        raise RefusedError(_NO_GRIDS)
+    if site.int("channels_last", 0):
+        raise RefusedError("it is in NHWC already")
     return ImageOp(MEAN, (site.node,), (source,), site.output, grid)
 
 
 def _scale(site: Site) -> ImageOp | None:
     wide = [dequantized(site.scope, site.input(number)) for number in range(2)]
-    end = _rounded(site.scope, site.output)
-    operands = _ordered(site.scope, wide[0], wide[1])
-    if end is None or operands is None:
+    if wide == [None, None] or any(map(site.scope.is_constant, filter(None, site.node.inputs))):
         return None
+    operands, end = _ordered(site.scope, wide[0], wide[1]), _rounded(site.scope, site.output)
+    if end is None:
+        raise RefusedError(_NOT_ROUNDED)
     return ImageOp(SCALE, (site.node, end[0]), operands, end[0].outputs[0], end[1])
 
 
 def _scale_operator(site: Site) -> ImageOp | None:
     operands = _ordered(site.scope, _given(site, 0), _given(site, 3))
     grid = grid_of(site.scope, site.input(6), site.input(7))
-    if operands is None or grid is None:
-        return None
+    if grid is None:
+        raise RefusedError(_NO_GRIDS)
     return ImageOp(SCALE, (site.node,), operands, site.output, grid)
 
 
@@ -165,12 +183,12 @@ def _given(site: Site, first: int) -> _Operand | None:
     return None if value is None or grid is None else (value, grid)
 
 
-def _ordered(
-    scope: Scope, one: _Operand | None, other: _Operand | None
-) -> tuple[_Operand, ...] | None:
-    """Return both operands, the larger one first; None for one that is read twice."""
-    if one is None or other is None or one[0] is other[0]:
-        return None
+def _ordered(scope: Scope, one: _Operand | None, other: _Operand | None) -> tuple[_Operand, ...]:
+    """Return both operands, the larger one first."""
+    if one is None or other is None:
+        raise RefusedError(_NO_GRIDS)
+    if one[0] is other[0]:
+        raise RefusedError("it multiplies an image by itself")
     shapes = [scope.shapes.shape(each[0]) or () for each in (one, other)]
     is_row = len(shapes[0]) == 4 and tuple(shapes[0][2:]) == (1, 1)
     return (other, one) if is_row else (one, other)
@@ -191,33 +209,38 @@ def _only_reader(value: ir.Value) -> ir.Node | None:
     return node if node is not None and maker is not None and node.graph is maker.graph else None
 
 
-def _has_kernel(scope: Scope, found: ImageOp) -> bool:
+def _refusal(scope: Scope, found: ImageOp) -> Refused | None:
+    """Say why there is no kernel; None if there is one."""
     shapes = [scope.shapes.shape(value) for value, _ in found.operands]
     made = scope.shapes.shape(found.output)
     values = [*(value for value, _ in found.operands), found.output]
     if any(scope.shapes.dtype(value) != ir.DataType.UINT8 for value in values):
-        return False
-    if made is None or any(scope.is_constant(value) for value, _ in found.operands):
-        return False
-    if any(shape is None or len(shape) != 4 for shape in shapes):
-        return False
+        return Refused("its operands or its result are not uint8")
+    if any(scope.is_constant(value) for value, _ in found.operands):
+        return Refused("an operand is a constant")
+    if made is None or any(shape is None or len(shape) != _RANK for shape in shapes):
+        return Refused("its operands are no images")
     batch, channels, height, width = tuple(shapes[0] or ())
     if not all(isinstance(size, int) and size > 0 for size in (channels, height, width)):
-        return False
+        return Refused("its images are of unknown size")
     if (height, width) == (1, 1):
-        return False
-    row = batch, channels, 1, 1
+        return Refused("its images are single pixels")
+    if not _converts(found):
+        return Refused("its grids are so far apart that ONNX Runtime's kernel overflows")
+    row, whole = (batch, channels, 1, 1), tuple(shapes[0] or ())
+    allowed = [row, (batch, channels)] if found.kind == MEAN else [whole]
+    is_like = found.kind == MEAN or tuple(shapes[1] or ()) in (row, whole)
+    return None if tuple(made) in allowed and is_like else Refused("its sizes are spread out")
+
+
+def _converts(found: ImageOp) -> bool:
+    """Say whether ONNX Runtime's kernel converts all that may come of the operands' bytes."""
     steps = 1.0 / float(found.grid.scale)
     for _, grid in found.operands:
         steps *= float(grid.scale) * _LARGEST
-    if not steps < _MOST_STEPS:
-        return False
-    if found.kind == MEAN:
-        return tuple(made) in (row, (batch, channels))
-    factor = float(found.operands[0][1].scale) * float(found.operands[1][1].scale)
-    is_normal = factor >= float(np.finfo(np.float32).tiny)
-    whole = tuple(shapes[0] or ())
-    return is_normal and tuple(made) == whole and tuple(shapes[1] or ()) in (row, whole)
+    scales = [float(grid.scale) for _, grid in found.operands]
+    is_normal = found.kind == MEAN or prod(scales) >= float(np.finfo(np.float32).tiny)
+    return steps < _MOST_STEPS and is_normal
 
 
 def _nhwc(scope: Scope, value: ir.Value) -> tuple[int | str, ...]:

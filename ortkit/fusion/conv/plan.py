@@ -45,7 +45,7 @@ def settle_chain(
             emitted_as=emitted or None,
             reason=reason,
             inputs=len(block.operands),
-            outputs=2 if block.pooled else 1,
+            outputs=len(block.results) + block.pooled,
             predicted_before_ns=round(cost.before),
             predicted_after_ns=round(cost.after),
             ops=ops[number],

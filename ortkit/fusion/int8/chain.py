@@ -23,6 +23,7 @@ from ortkit.fusion.int8.products import (
     Array,
     Grid,
     IntegerProduct,
+    channel_grids,
     dequantized,
     find_product,
     grid_of,
@@ -52,6 +53,19 @@ _LONGEST = 24
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A value in float32 that is read beside the bytes that it becomes.
+
+    Args:
+        name: In the body.
+        value: In the graph.
+    """
+
+    name: str
+    value: ir.Value
+
+
+@dataclass(frozen=True)
 class End:
     """Where a chain may end.
 
@@ -60,12 +74,14 @@ class End:
         written: How many nodes of the body there are.
         name: Of the result in the body.
         value: The result.
+        kept: A second result; None if there is none.
     """
 
     nodes: tuple[ir.Node, ...]
     written: int
     name: str
     value: ir.Value
+    kept: Kept | None = None
 
 
 class Around(Protocol):
@@ -106,8 +122,10 @@ class Chain:
         self.value = self.product.end
         self.name = self._product()
         self.grid = self.product.grid
+        self.is_over = False
+        self.kept: Kept | None = None
         self._end()
-        while len(self.nodes) < _LONGEST and self._step():
+        while len(self.nodes) < _LONGEST and not self.is_over and self._step():
             self._end()
 
     @property
@@ -123,15 +141,19 @@ class Chain:
         function = onnx.FunctionProto(
             name=self.kind, domain=DOMAIN, input=list(inputs), output=[end.name]
         )
+        results = [end.value]
+        if end.kept is not None:
+            function.output.append(end.kept.name)
+            results.append(end.kept.value)
         function.node.extend(nodes)
         function.opset_import.append(helper.make_opsetid("", self.scope.opset()))
         if any(node.domain == MICROSOFT for node in nodes):
             function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
         equal = equal_sizes(self.scope, end.nodes)
         specs = tuple(self._spec(one, equal) for one in inputs.values())
-        made = self._spec(end.value, equal)
-        signature = RegionSignature(self.kind, body_text(function), specs, (made,))
-        region = FusedRegion(self.kind, end.nodes, tuple(inputs.values()), (end.value,))
+        made = tuple(self._spec(value, equal) for value in results)
+        signature = RegionSignature(self.kind, body_text(function), specs, made)
+        region = FusedRegion(self.kind, end.nodes, tuple(inputs.values()), tuple(results))
         return region, signature
 
     def _spec(self, value: ir.Value, equal: Mapping[Size, Size]) -> TensorSpec:
@@ -178,11 +200,12 @@ class Chain:
         """Write the exact sums; what zero points of x take off is known but for these."""
         w, one = self.writer, self.product
         matrix, given = one.matrix, one.zero
-        if isinstance(given, int) and not matrix.has_zeros_around:
+        if not isinstance(given, ir.Value) and not matrix.has_zeros_around:
             sums = matrix.sums(w, x, packed, "")
-            if not given and one.added is None:
+            if not np.any(given) and one.added is None:
                 return sums
             return w.op("Add", sums, self._row("c", matrix.offsets(given, one.added)))
+        assert not isinstance(given, np.ndarray)
         if isinstance(given, int):
             sums = matrix.sums(w, x, packed, self._number(np.uint8(given)))
         elif matrix.has_zeros_around:
@@ -199,7 +222,7 @@ class Chain:
     def _step(self) -> bool:
         """Go on by one step; False if that is not possible."""
         if self.grid is None:
-            return self._round() or self._pointwise()
+            return self._round() or self._round_channels() or self._go_on_in_floats()
         return self._add_rounded() or self._add_operator() or self._look_up() or self._widen()
 
     def _round(self) -> bool:
@@ -229,6 +252,33 @@ class Chain:
         )
         is_bytes = self.scope.shapes.dtype(node.outputs[0]) == ir.DataType.UINT8
         return ([node], grid) if grid is not None and is_bytes else None
+
+    def _round_channels(self) -> bool:
+        """Take in a QuantizeLinear with a scale for each column, behind which the chain ends.
+
+        The quotient, its rounding and the zero point are written one by one.
+        """
+        node = self._reader(self.value)
+        if node is None or not is_op(node, "QuantizeLinear") or node.inputs[0] is not self.value:
+            return False
+        if self.scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
+            return False
+        grids = channel_grids(self.scope, node, self.product.matrix)
+        if grids is None:
+            return False
+        number = len(self.inputs)
+        made = self.writer.op("Div", self.name, self._row(f"r{number}", grids.scales))
+        zero = grids.zero
+        if zero is None:
+            rounded, zero = self.writer.op("Round", made), 0
+            moved = self._row(f"r{number + 1}", grids.zeros.astype(np.float32))
+            made = self.writer.op("Add", rounded, moved)
+        self._go_on([node], self._quantized(made, Grid(np.float32(1.0), zero)), None)
+        self.is_over = True
+        return True
+
+    def _go_on_in_floats(self) -> bool:
+        return self._pointwise()
 
     def _pointwise(self) -> bool:
         """Take in a pointwise operator on float32."""
@@ -263,8 +313,13 @@ class Chain:
             return self._row(f"r{len(self.inputs)}", array.reshape(-1)) if is_row else None
         if self.scope.is_constant(value) or self.scope.shapes.dtype(value) != ir.DataType.FLOAT:
             return None
-        same = self.scope.shapes.shape(value) == self.scope.shapes.shape(self.value)
-        return self._input(f"r{len(self.inputs)}", value) if same else None
+        if self.scope.shapes.shape(value) != self.scope.shapes.shape(self.value):
+            return None
+        wide = dequantized(self.scope, value)
+        if wide is None or self.scope.is_constant(wide[0]):
+            return self._input(f"r{len(self.inputs)}", value)
+        number = self._input(f"q{len(self.inputs)}", wide[0])
+        return self.writer.op("DequantizeLinear", number, *self._grid(wide[1]))
 
     def _dequantized_row(self, value: ir.Value) -> Array | None:
         """Return a constant of uint8 as float32, as DequantizeLinear makes it."""
@@ -369,6 +424,8 @@ class Chain:
         reader = self._reader(node.outputs[0])
         if reader is None or access_of(reader) != "elementwise" or self._is_merged_product(reader):
             return False
+        if any(_is_quantized_product(value) for value in reader.inputs):
+            return False  # what it makes goes on with this one's bytes
         before = self.value, self.name, self.grid, len(self.nodes), len(self.writer.nodes)
         made = self.writer.op("DequantizeLinear", self.name, *self._grid(self.grid))
         self._go_on([node], made, None)
@@ -412,7 +469,9 @@ class Chain:
         self.value, self.name, self.grid = nodes[-1].outputs[0], name, grid
 
     def _end(self) -> None:
-        self.ends.append(End(tuple(self.nodes), len(self.writer.nodes), self.name, self.value))
+        self.ends.append(
+            End(tuple(self.nodes), len(self.writer.nodes), self.name, self.value, self.kept)
+        )
 
     def _quantized(self, name: str, grid: Grid) -> str:
         return self.writer.op("QuantizeLinear", name, *self._grid(grid))
@@ -454,6 +513,15 @@ def _is_cut_off(scope: Scope, node: ir.Node, grid: Grid) -> bool:
         return False
     low, high = (float(one.reshape(())) for one in limits if one is not None)
     return low <= lowest and high >= highest
+
+
+def _is_quantized_product(value: ir.Value | None) -> bool:
+    """Say whether one node alone reads a float32 product in QDQ format."""
+    node = None if value is None else value.producer()
+    if node is None or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
+        return False
+    sources = [None if one is None else one.producer() for one in node.inputs[:2]]
+    return is_read_once(node.outputs[0]) and all(is_op(s, "DequantizeLinear") for s in sources)
 
 
 def _rounded(one: IntegerProduct, nodes: list[ir.Node], grid: Grid) -> IntegerProduct:

@@ -15,14 +15,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op, places
-from ortkit.fusion.int8.chain import Chain, End
+from ortkit.fusion.int8.chain import Chain, End, Kept
 from ortkit.fusion.int8.products import (
     Array,
     Finder,
-    Grid,
     IntegerProduct,
     Sizes,
     Weights,
+    channel_grids,
     dequantized,
     grid_of,
     quotient,
@@ -145,6 +145,10 @@ class Filters(Weights):
         """See `Weights`."""
         return 1 if self.is_depthwise or self.is_matrix else 0
 
+    def result_axis(self, rank: int) -> int:
+        """See `Weights`."""
+        return rank - 3
+
     @property
     def has_zeros_around(self) -> bool:
         """See `Weights`."""
@@ -185,9 +189,9 @@ class _Finder(Finder):
 
     def of_floats(self) -> IntegerProduct | None:
         """Conv of what is dequantized."""
-        x, wide = dequantized(self.scope, self.input(0)), self.input(1)
+        wide = self.input(1)
         node = None if wide is None else wide.producer()
-        if x is None or node is None or not is_op(node, "DequantizeLinear"):
+        if node is None or not is_op(node, "DequantizeLinear"):
             return None
         zero = node.inputs[2] if len(node.inputs) > 2 else None
         weight = self._filters(self.folded(node, _RANK) or node.inputs[0], zero)
@@ -195,17 +199,36 @@ class _Finder(Finder):
         scales = self.scales(node.inputs[1], weight)
         if scales is None or block or (scales.ndim and axis):
             raise RefusedError("its scales are not one for each filter")
-        source, grid = x
-        source, weight, before = self._padded(source, grid, weight)
-        scale, given = np.asarray(grid.scale * scales, np.float32), self.input(2)
+        source, weight, before = self._padded(weight)
+        steps, from_zero = self._steps(weight)
+        scale, given = np.asarray(steps * scales, np.float32), self.input(2)
         added, bias = (None, None) if given is None else self.biases(given, scale, weight)
         if given is not None and added is None and bias is None:
             raise RefusedError("its bias has another scale than its sums, or is no constant")
         found = self.made(
-            source, grid.zero, weight, scale, added=added, bias=bias, is_merged=True,
+            source, from_zero, weight, scale, added=added, bias=bias, is_merged=not steps.ndim,
             nodes=(*before, self.node),
         )  # fmt: skip
         return self._convolution(found)
+
+    def _steps(self, weight: Filters) -> tuple[Array, int | Array]:
+        """Return the scale of what is convolved, or one for each channel, and what is 0 there."""
+        value = self.input(0)
+        x, wide = dequantized(self.scope, value), None if value is None else value.producer()
+        if x is not None:
+            return np.asarray(x[1].scale), x[1].zero
+        assert wide is not None
+        assert wide.inputs[0] is not None
+        if self.dtype(wide.inputs[0]) != ir.DataType.UINT8:
+            raise RefusedError("its activations are not uint8")
+        if not weight.is_depthwise:
+            raise RefusedError("its activations have no constant grid for all channels")
+        grids = channel_grids(self.scope, wide, weight)
+        if grids is None:
+            raise RefusedError("its activations have no constant grid for each channel")
+        if grids.zero is None and weight.has_zeros_around:
+            raise RefusedError("it has pads, and its activations another zero in each channel")
+        return grids.scales, grids.zeros if grids.zero is None else grids.zero
 
     def of_operator(self) -> IntegerProduct:
         """QLinearConv."""
@@ -254,14 +277,20 @@ class _Finder(Finder):
             )
         return found
 
-    def _padded(
-        self, source: ir.Value, grid: Grid, weight: Filters
-    ) -> tuple[ir.Value, Filters, tuple[ir.Node, ...]]:
+    def _padded(self, weight: Filters) -> tuple[ir.Value, Filters, tuple[ir.Node, ...]]:
         """Return what is convolved without a Pad of zeros in front, whose pads the window takes.
 
         What is padded is rounded to the grid that it had, which changes no number.
         """
-        nothing = source, weight, ()
+        value = self.input(0)
+        producer = None if value is None else value.producer()
+        source = None if producer is None else producer.inputs[0]
+        if source is None or not is_op(producer, "DequantizeLinear"):
+            raise RefusedError("its filters are quantized, and its activations are not")
+        nothing, x = (source, weight, ()), dequantized(self.scope, value)
+        if x is None:
+            return nothing
+        grid = x[1]
         rounding = source.producer()
         if rounding is None or not is_op(rounding, "QuantizeLinear"):
             return nothing
@@ -343,6 +372,28 @@ class ConvolutionChain(Chain):
     ) -> ConvolutionChain:
         """Return the chain of a convolution, without nodes that are `taken`."""
         return cls(_Around(scope, taken), found)
+
+    def _go_on_in_floats(self) -> bool:
+        return self._pointwise() or self._round_beside()
+
+    def _round_beside(self) -> bool:
+        """Take in a QuantizeLinear of what others read too, which is a second result then.
+
+        Residual sums of neural-compressor read float32.
+        """
+        if self.kept is not None or self.value.is_graph_output():
+            return False
+        readers = [use.node for use in self.value.uses()]
+        rounding = [node for node in readers if is_op(node, "QuantizeLinear")]
+        if len(readers) < 2 or len(rounding) != 1 or not self._is_free(rounding[0]):
+            return False
+        (node,) = rounding
+        grid = grid_of(self.scope, *node.inputs[1:3]) if len(node.inputs) > 2 else None
+        if grid is None or self.scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
+            return False
+        self.kept = Kept(self.name, self.value)
+        self._go_on([node], self._quantized(self.name, grid), grid)
+        return True
 
     @property
     def best(self) -> End:

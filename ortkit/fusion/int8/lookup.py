@@ -149,7 +149,8 @@ def _grid(scope: Scope, node: ir.Node) -> Grid | None:
 
 def _model(scope: Scope, value: ir.Value, nodes: Sequence[ir.Node]) -> bytes:
     """Return a model of nodes, on 256 bytes."""
-    names, held, written = {value: "x"}, list[onnx.TensorProto](), list[onnx.NodeProto]()
+    names = {value: "x"}
+    initializers, protos = list[onnx.TensorProto](), list[onnx.NodeProto]()
 
     def name(one: ir.Value | None) -> str:
         if one is None:
@@ -158,7 +159,7 @@ def _model(scope: Scope, value: ir.Value, nodes: Sequence[ir.Node]) -> bytes:
             names[one] = f"v{len(names)}"
             array = scope.array(one, 1)
             if array is not None:
-                held.append(numpy_helper.from_array(np.asarray(array), names[one]))
+                initializers.append(numpy_helper.from_array(np.asarray(array), names[one]))
         return names[one]
 
     for node in nodes:
@@ -168,10 +169,11 @@ def _model(scope: Scope, value: ir.Value, nodes: Sequence[ir.Node]) -> bytes:
             proto.ClearField(field)
         proto.input.extend(map(name, node.inputs))
         proto.output.extend(map(name, node.outputs))
-        written.append(proto)
+        protos.append(proto)
     graph = helper.make_graph(
-        written, "lookup", [helper.make_tensor_value_info("x", TensorProto.UINT8, [BYTES])],
-        [helper.make_tensor_value_info(written[-1].output[0], TensorProto.UINT8, [BYTES])], held,
+        protos, "lookup", [helper.make_tensor_value_info("x", TensorProto.UINT8, [BYTES])],
+        [helper.make_tensor_value_info(protos[-1].output[0], TensorProto.UINT8, [BYTES])],
+        initializers,
     )  # fmt: skip
     opsets = [helper.make_opsetid("", scope.opset()), helper.make_opsetid(MICROSOFT, 1)]
     made = helper.make_model(graph, opset_imports=opsets, ir_version=10)

@@ -44,6 +44,20 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class ChannelGrids:
+    """uint8 numbers q that stand for (q - zero) scale, with a scale and a zero for each column."""
+
+    scales: Array
+    zeros: Array
+
+    @property
+    def zero(self) -> int | None:
+        """What stands for 0 in all columns; None if that differs."""
+        first = int(self.zeros[0])
+        return first if (self.zeros == first).all() else None
+
+
+@dataclass(frozen=True)
 class Weights(ABC):
     """A constant factor of bytes.
 
@@ -89,6 +103,10 @@ class Weights(ABC):
     def column_axis(self) -> int:
         """The axis of columns in the sizes that `layout` packs."""
 
+    @abstractmethod
+    def result_axis(self, rank: int) -> int:
+        """Return the axis of columns in a result of a rank."""
+
     @property
     def has_zeros_around(self) -> bool:
         """Whether products read numbers that stand for 0 where there is no operand."""
@@ -103,18 +121,18 @@ class Weights(ABC):
         shape = ir.Shape(self.layout.shape)
         return ir.LazyTensor(self._packed, dtype=ir.DataType.INT8, shape=shape)
 
-    def offsets(self, zero: int, added: Array | None) -> ir.TensorProtocol:
+    def offsets(self, zero: int | Array, added: Array | None) -> ir.TensorProtocol:
         """Return int32 [N]: what sums begin with that are then added up from x as it is.
 
         Args:
-            zero: What stands for 0 in x.
+            zero: What stands for 0 in x, or in what each column is made of.
             added: int32 [N], added to the sums; None for 0.
         """
 
         def read() -> ir.TensorProtocol:
             first = np.zeros(self.columns, np.int32) if added is None else added
             with np.errstate(over="ignore"):
-                return ir.tensor(first - np.int32(zero) * self._column_sums())
+                return ir.tensor(first - np.asarray(zero, np.int32) * self._column_sums())
 
         return ir.LazyTensor(read, dtype=ir.DataType.INT32, shape=ir.Shape([self.columns]))
 
@@ -185,6 +203,10 @@ class Matrix(Weights):
         """See `Weights`."""
         return 1
 
+    def result_axis(self, rank: int) -> int:
+        """See `Weights`."""
+        return rank - 1
+
     def _unpacked(self, array: Array) -> Array:
         return array.T if self.is_transposed else array
 
@@ -206,7 +228,7 @@ class IntegerProduct:
     Args:
         nodes: All of them, in order; DequantizeLinear of operands are not among them.
         x: uint8 [..., K]; of a convolution NCHW.
-        zero: What stands for 0 in `x`: a number, or a value of one uint8.
+        zero: What stands for 0 in `x`: a number, one for each column, or a value of one uint8.
         matrix: The other factor.
         added: int32 [N], added to the sums; None if nothing is.
         scale: float32 [N] or one number: a constant, or a value.
@@ -222,7 +244,7 @@ class IntegerProduct:
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
-    zero: int | ir.Value
+    zero: int | Array | ir.Value
     matrix: Weights
     added: Array | None
     scale: Array | ir.Value
@@ -253,6 +275,27 @@ def grid_of(scope: Scope, scale: ir.Value | None, zero: ir.Value | None) -> Grid
     if middle is None or middle.dtype != np.uint8 or not middle.size:
         return None
     return Grid(number, int(middle.reshape(())))
+
+
+def channel_grids(scope: Scope, node: ir.Node, matrix: Weights) -> ChannelGrids | None:
+    """Return the grids of a QuantizeLinear or DequantizeLinear of a value with `matrix`'s columns.
+
+    None if it has one grid for all of them, or another number.
+    """
+    scales = scope.array(node.inputs[1], matrix.columns)
+    zeros = scope.array(node.inputs[2], matrix.columns) if len(node.inputs) > 2 else None
+    axis, block = places(Site(scope, node, ""), node)
+    source = node.inputs[0]
+    rank = None if source is None else scope.shapes.rank(source)
+    if scales is None or scales.dtype != np.float32 or scales.shape != (matrix.columns,):
+        return None
+    if zeros is None or zeros.dtype != np.uint8 or zeros.shape != scales.shape:
+        return None
+    if block or rank is None or axis != matrix.result_axis(rank):
+        return None
+    if not ((scales >= _LEAST) & (scales <= _MOST)).all():
+        return None
+    return ChannelGrids(scales, zeros)
 
 
 def quotient(one: Array, other: Array | np.float32) -> Array:
@@ -291,7 +334,7 @@ class Finder:
     def of_floats(self) -> IntegerProduct | None:
         """MatMul and Gemm of what is dequantized."""
         x = dequantized(self.scope, self.input(0))
-        weight = self.widened(self.input(1), self.flag("transB"))
+        weight = self.dequantized(self.input(1), self.flag("transB"))
         if x is None or weight is None or self.is_scaled():
             return None
         (source, grid), (matrix, scales) = x, weight
@@ -376,7 +419,7 @@ class Finder:
     def made(
         self,
         x: ir.Value,
-        zero: int | ir.Value,
+        zero: int | Array | ir.Value,
         matrix: Weights,
         scale: Array | ir.Value,
         *,
@@ -410,7 +453,9 @@ class Finder:
             return True
         return self.flag("transA")
 
-    def widened(self, value: ir.Value | None, is_transposed: bool) -> tuple[Matrix, Array] | None:
+    def dequantized(
+        self, value: ir.Value | None, is_transposed: bool
+    ) -> tuple[Matrix, Array] | None:
         """Return the matrix of bytes that a factor is dequantized from, and its scales."""
         node = None if value is None else value.producer()
         if node is not None and (node.domain, node.op_type) == ("", "Transpose"):
@@ -567,13 +612,15 @@ _MOST_WHOLE = 2.0**31
 
 
 def is_rounded(value: ir.Value) -> bool:
-    """Say whether QuantizeLinear alone reads a value, behind a Relu or Clip if there is one."""
+    """Say whether QuantizeLinear to one grid alone reads a value, behind a Relu or Clip or not."""
     if not is_read_once(value):
         return False
     node = next(iter(value.uses())).node
     if not node.domain and node.op_type in ("Clip", "Relu"):
         return is_rounded(node.outputs[0])
-    return is_op(node, "QuantizeLinear")
+    scale = node.inputs[1] if len(node.inputs) > 1 else None
+    is_one = scale is None or scale.shape is None or scale.shape.rank() == 0 or scale.shape == (1,)
+    return is_op(node, "QuantizeLinear") and is_one
 
 
 def _reader(value: ir.Value, op_type: str) -> ir.Node | None:

@@ -90,6 +90,7 @@ def _launch(record: Mapping[str, Any]) -> Launch:
         inplace=tuple((int(source), int(target)) for source, target in record["inplace"]),
         shared_nanoseconds=int(record["shared_nanoseconds"]),
         slice_picoseconds=int(record["slice_picoseconds"]),
+        streams_constants=bool(record["streams_constants"]),
     )
 
 

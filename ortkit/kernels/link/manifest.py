@@ -17,7 +17,7 @@ from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 from ortkit.kernels.value_sizes import value_sizes
 from ortkit.targets.cpu import LEVELS
 
-MANIFEST_VERSION = 8
+MANIFEST_VERSION = 9
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
@@ -199,7 +199,7 @@ def op_source(
         f"{len(launch.units)}, {name}_units, "
         f"{c_extent(f'{name}_points', 0, launch.points)}, "
         f"{launch.picoseconds_per_point}, {launch.shared_nanoseconds}, "
-        f"{launch.slice_picoseconds}, "
+        f"{launch.slice_picoseconds}, {int(launch.streams_constants)}, "
         f"{pairs_name(launch.inplace)}, "
         f"{'NULL' if op.cpu is None else f'call_{op.cpu.symbol}'}, "
         f"{'NULL' if op.cuda is None else f'&{name}_cuda'}}}\n"

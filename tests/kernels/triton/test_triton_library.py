@@ -52,7 +52,7 @@ def test_kernels_are_compiled_once_and_linked(tmp_path: Path) -> None:
 
 
 def test_a_kernel_comes_back_from_the_cache_as_it_was(tmp_path: Path) -> None:
-    signature = signature_of("masked softmax", CASES["masked softmax"])
+    signature = signature_of("rms norm", CASES["rms norm"])
     cache = KernelCache(tmp_path / "cache")
     made = build_library([signature], TARGET, tmp_path / "a.so", "triton", cache).kernels[0]
     assert isinstance(made, CudaKernel)
@@ -60,7 +60,7 @@ def test_a_kernel_comes_back_from_the_cache_as_it_was(tmp_path: Path) -> None:
     found = cache.find(slot, tmp_path)
     assert isinstance(found, CudaKernel)
     assert found.variants == made.variants
-    assert len(found.variants) == 11
+    assert len(found.variants) == 3
     pairs = zip(found.images, made.images, strict=True)
     assert all(replace(one, path=other.path) == other for one, other in pairs)
     for image in found.images:

@@ -1,7 +1,7 @@
-"""Lines of NHWC images of bytes, copied with what is around them: rows of int8 convolutions.
+"""Rows of NHWC images of bytes, copied with their padding: what int8 convolutions read.
 
-In the copy a line of a filter reads one run of numbers, wherever it lies in the image. Nothing is
-copied once for each place of the filter, and no tile looks at the image's borders.
+In the copy a row of a filter reads adjacent numbers, wherever it is in the image. Nothing is
+copied once for each position of the filter, and no tile tests for the borders of the image.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..gemm.int8_emitter import Int8Emitter
 
 _BYTES = 64
-#: Numbers behind a copy that are read, and multiplied by 0: a group of four, a vector of channels.
-_BEHIND = 64
+#: Numbers after a copy that are read, and multiplied by 0: a group of four, a vector of channels.
+_OVERREAD = 64
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,31 @@ class Padded:
 
     @property
     def width(self) -> int:
-        """Pixels of a line."""
+        """Pixels of a row."""
         window = self.of.window
         reach = (window.kernel[1] - 1) * window.dilations[1] + 1
         return (self.of.result[1] - 1) * window.strides[1] + reach
 
     @property
-    def line_size(self) -> int:
-        """Numbers of a line."""
+    def row_size(self) -> int:
+        """Numbers of a row."""
         return self.width * self.channels
 
     @property
     def reach(self) -> int:
-        """Lines that a line of results is made from."""
+        """Rows that a row of results is made from."""
         return (self.of.window.kernel[0] - 1) * self.of.window.dilations[0] + 1
 
-    def lines(self, results: int) -> int:
-        """Return how many lines neighbouring lines of results are made from."""
+    def rows(self, results: int) -> int:
+        """Return how many rows neighbouring rows of results are made from."""
         return (results - 1) * self.of.window.strides[0] + self.reach
 
     def size(self, results: int) -> int:
-        """Return the numbers of a copy for `results` lines of results."""
-        return self.lines(results) * self.line_size
+        """Return the numbers of a copy for `results` rows of results."""
+        return self.rows(results) * self.row_size
 
     def block(self, room: int, pixels: int) -> int:
-        """Return the most lines of results whose copy has `room`, and of about `pixels`."""
+        """Return the most rows of results whose copy has `room`, and of about `pixels`."""
         height, width = self.of.result
         most = max(1, min(height, -(-pixels // width)))
         while most > 1 and self.size(most) > room:
@@ -76,24 +76,24 @@ class Padded:
         Args:
             e: Where to.
             pixel: Its number.
-            pitch: Numbers between lines.
+            pitch: Numbers between rows.
         """
         window, width = self.of.window, self.of.result[1]
-        line = e.share(e.divide_down(pixel, width))
-        column = e.share(pixel - line * e.i64(width))
-        down = line * e.i64(window.strides[0] * pitch)
+        row = e.share(e.divide_down(pixel, width))
+        column = e.share(pixel - row * e.i64(width))
+        down = row * e.i64(window.strides[0] * pitch)
         return e.share(down + column * e.i64(window.strides[1] * self.channels))
 
 
-class Lines:
+class PaddedRows:
     """A copy in the making: bytes with VNNI, 16 bits without.
 
     Args:
         e: Where to.
         of: Its geometry.
         image: NHWC, uint8.
-        zero: One uint8 for what is around the image.
-        results: Lines of results of a block.
+        zero: One uint8, the padding.
+        results: Rows of results of a block.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class Lines:
     ) -> None:
         self.e, self.of, self.image, self.zero = e, of, image, zero
         dtype = "uint8" if e.has_dot4 else "uint16"
-        self.sink = e.aligned(of.size(results) + _BEHIND, dtype)
+        self.sink = e.aligned(of.size(results) + _OVERREAD, dtype)
 
     def copy(self, number: Expr, first: Expr, count: Expr) -> None:
-        """Emit the copy for some lines of results.
+        """Emit the copy for some rows of results.
 
         Args:
             number: The image's.
-            first: The first line of results.
+            first: The first row of results.
             count: How many.
         """
         e, of = self.e, self.of
@@ -116,20 +116,20 @@ class Lines:
         top = e.share(first * e.i64(stride) - e.i64(of.of.window.pads[0]))
         base = e.share(number * e.i64(height))
         with e.loop(e.share((count - e.i64(1)) * e.i64(stride) + e.i64(of.reach))) as index:
-            line = e.share(top + index)
-            to = e.share(self.sink[1] + index * e.i64(of.line_size))
+            row = e.share(top + index)
+            to = e.share(self.sink[1] + index * e.i64(of.row_size))
             with e.block() as inside:
-                self._line(e.share(base + line), to)
+                self._row(e.share(base + row), to)
             with e.block() as outside:
-                self._fill(to, of.line_size)
-            e.branch(e.both(line >= e.i64(0), line < e.i64(height)), inside, outside)
+                self._fill(to, of.row_size)
+            e.branch(e.both(row >= e.i64(0), row < e.i64(height)), inside, outside)
 
-    def _line(self, line: Expr, to: Expr) -> None:
+    def _row(self, row: Expr, to: Expr) -> None:
         e, of, width = self.e, self.of, self.of.of.image[1]
         before = min(of.of.window.pads[1], of.width)
         length = min(width, of.width - before)
         self._fill(to, before * of.channels)
-        source = e.share(line * e.i64(width * of.channels))
+        source = e.share(row * e.i64(width * of.channels))
         sink = e.share(to + e.i64(before * of.channels))
 
         def run(at: Expr, count: int) -> None:
@@ -149,7 +149,7 @@ class Lines:
         return e.cast(value, "uint16" if count == 1 else f"uint16x{count}")
 
     def _fill(self, to: Expr, size: int) -> None:
-        """Emit `size` times what is around the image."""
+        """Emit `size` times the padding."""
         e = self.e
         zero = self.zero if e.has_dot4 else e.cast(self.zero, "uint16")
 
