@@ -106,17 +106,4 @@ def _without_gathers(
         changed = inner.node.add()
         changed.CopyFrom(node)
         changed.input[:] = [gathers.get(name, name) for name in node.input]
-    return _without_unread(inner)
-
-
-def _without_unread(function: onnx.FunctionProto) -> onnx.FunctionProto:
-    read, nodes = set(function.output), []
-    for node in reversed(function.node):
-        if read.intersection(node.output):
-            nodes.append(node)
-            read.update(node.input)
-    kept = onnx.FunctionProto()
-    kept.CopyFrom(function)
-    del kept.node[:]
-    kept.node.extend(reversed(nodes))
-    return kept
+    return inner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from ortkit.kernels.prepack import Prepack
-from ortkit.kernels.signature import RegionSignature, canonical_function
+from ortkit.kernels.signature import RegionSignature, body_text, canonical_function
 
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
@@ -46,6 +46,32 @@ class Body:
         node = self._producers.get(name)
         return node if node is not None and (node.domain, node.op_type) == ("", op_type) else None
 
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that makes `name`; None for an input."""
+        return self._producers.get(name)
+
+    def computes(self, function: onnx.FunctionProto) -> bool:
+        """Say whether a function of the same inputs has the same nodes and constants as the body.
+
+        Constants may be written in other ways, and one may stand for several that are equal.
+        """
+        numbers: dict[object, int] = {}
+        other = Body(replace(self.signature, body=body_text(function)))
+        return self._numbered(numbers) == other._numbered(numbers)
+
+    def _numbered(self, numbers: dict[object, int]) -> list[int]:
+        """Return the numbers of the results: equal values of all bodies have one number."""
+        known = {name: -1 - number for name, number in self.inputs.items()}
+        for node in self.function.node:
+            array, attributes = self.constant(node.output[0]), map(str, node.attribute)
+            kind: tuple[object, ...] = (node.domain, node.op_type, *attributes)
+            kind += tuple(known.get(name) for name in node.input)
+            if array is not None:
+                kind = (array.dtype, array.shape, array.tobytes())
+            for place, name in enumerate(node.output):
+                known[name] = numbers.setdefault((kind, place), len(numbers))
+        return [known[name] for name in self.function.output]
+
     def constant(self, name: str) -> np.ndarray | None:
         """Return the data of a constant in the body."""
         node = self.producer(name, "Constant")
@@ -76,6 +102,20 @@ class Body:
                 needed.add(name)
                 pending += node.input
         return [node for node in self.function.node if needed & set(node.output)]
+
+    def dependent(
+        self, starts: Sequence[str], before: Sequence[onnx.NodeProto] = ()
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes that read some values or what is made of them, in order.
+
+        `before` are nodes that stand in front of the body's.
+        """
+        made, found = set(starts), []
+        for node in (*before, *self.function.node):
+            if made & set(node.input):
+                made |= set(node.output)
+                found.append(node)
+        return found
 
     def axes(self, node: onnx.NodeProto) -> tuple[int, ...]:
         """Return the axes of a reduction, from its attribute or, since opset 18, its input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -45,7 +45,7 @@ def read_finish(
         shape: Of the results.
         before: Steps that the product's own operator takes, such as its bias.
     """
-    nodes = _dependent([*before, *body.function.node], start)
+    nodes = body.dependent([start], before)
     made = {start, *(name for node in nodes for name in node.output)}
     extras: dict[str, int] = {}
     for node in nodes:
@@ -66,16 +66,6 @@ def read_finish(
 
 def _rounds(node: onnx.NodeProto) -> bool:
     return node.op_type == "Cast" and integer(node, "to", 0) == BFLOAT16
-
-
-def _dependent(nodes: Iterable[onnx.NodeProto], start: str) -> list[onnx.NodeProto]:
-    """Return the nodes that read `start` or what is made of it, in order."""
-    made, found = {start}, []
-    for node in nodes:
-        if made & set(node.input):
-            made |= set(node.output)
-            found.append(node)
-    return found
 
 
 def _is_of_columns(spec: TensorSpec, shape: tuple[int | str, ...]) -> bool | None:

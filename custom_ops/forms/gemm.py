@@ -191,7 +191,9 @@ def epilogue_of(
         is_batch: Whether each product may have operands of its own.
     """
     products = [str(node.output[0]) for node in nodes]
-    steps = _between(body, products, end)
+    steps = body.dependent(products)
+    # What rounds the end is none of them.
+    steps = steps[: 1 + max((at for at, one in enumerate(steps) if end in one.output), default=-1)]
     biases = [str(node.input[2]) for node in nodes if len(node.input) > 2 and node.input[2]]
     read = [*biases, *(str(name) for node in steps for name in node.input)]
     numbers = tuple(dict.fromkeys(body.inputs[name] for name in read if name in body.inputs))
@@ -225,20 +227,6 @@ def epilogue_of(
     if known.get(end) != last:
         return Refused("a result that is not the last step's")
     return numbers, Epilogue(extras, tuple(made))
-
-
-def _between(body: Body, products: Sequence[str], end: str) -> list[onnx.NodeProto]:
-    """Return the nodes that make `end` of the products, in order."""
-    made, following = set(products), []
-    for node in body.function.node:
-        if made & set(node.input):
-            made.update(node.output)
-            following.append(node)
-    needed = {end}
-    for node in reversed(following):
-        if needed & set(node.output):
-            needed.update(node.input)
-    return [node for node in following if needed & set(node.output)]
 
 
 def _fits(signature: RegionSignature, number: int, *, is_batch: bool) -> bool:

@@ -231,6 +231,10 @@ class _Reader:
         cast = self._only(after, "Cast")
         scaled = self._only(cast.output[0], "Mul")
         scale, factor = self._scales(scaled.input[1])
+        for node in self.nodes:
+            if node.op_type == "DequantizeLinear" and node.input[0] in self.body.inputs:
+                number = self._input(node.input[0], "uint8")
+                self.widened[node.output[0]] = number, self._grid(*node.input[1:3])
         stages, kept = self._stages(scaled)
         return Int8Form(
             self.body.signature, x, zero, column_sums, weight, added, scale, factor, depth[0],
@@ -353,9 +357,7 @@ class _Reader:
                 stages.append(self._lookup(node, pending, current))
                 current, pending = node.output[0], []
                 continue
-            if node.op_type == "DequantizeLinear" and node.input[0] in self.body.inputs:
-                number = self._input(node.input[0], "uint8")
-                self.widened[node.output[0]] = number, self._grid(*node.input[1:3])
+            if node.output[0] in self.widened:
                 continue
             if node.op_type not in ("QuantizeLinear", "DequantizeLinear", "QLinearAdd"):
                 pending.append(node)

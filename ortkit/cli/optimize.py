@@ -245,6 +245,8 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
     if report.kernel_note and not is_said(report.kernel_note):
         what = "no kernels" if optimized.library is None else "note"
         show.note(f"{what}: {report.kernel_note}")
+    if report.sizes_note:
+        show.note(f"note: {report.sizes_note}")
     if report.calibration:
         show.line(f"costs     as `ortkit calibrate` measured them here: {report.calibration}")
     if report.source_kernels:

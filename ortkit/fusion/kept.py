@@ -17,7 +17,7 @@ from onnx import helper
 
 from ortkit.errors import InternalError, ModelError
 from ortkit.fusion.regions.anchors import is_for
-from ortkit.fusion.regions.describe import tensor_spec
+from ortkit.fusion.regions.describe import known_spec
 from ortkit.fusion.regions.duplicate import Accepts
 from ortkit.fusion.regions.lower import import_body
 from ortkit.fusion.regions.region import PASS
@@ -171,10 +171,11 @@ def _specs(scope: Scope, values: Sequence[ir.Value]) -> tuple[TensorSpec, ...]:
     Raises:
         ModelError: A shape or an element type is unknown.
     """
-    for value in values:
-        if scope.shapes.shape(value) is None or scope.shapes.dtype(value) is None:
+    specs = [known_spec(scope.shapes, value) for value in values]
+    for value, spec in zip(values, specs, strict=True):
+        if spec is None:
             raise ModelError(f"shape or type of {value.name!r} is unknown")
-    return tuple(tensor_spec(scope, value, {}) for value in values)
+    return tuple(spec for spec in specs if spec is not None)
 
 
 def _inferred(scope: Scope, values: Sequence[ir.Value], body: onnx.FunctionProto) -> Scope:

@@ -23,6 +23,9 @@ class ConvSizes:
         pads: Top, left, bottom, right.
         groups: Of channels.
         is_image_known: Whether both images are of known sizes.
+        steps: In bytes: roundings behind it; where the result stays float32, all nodes with it.
+        is_rounded: In bytes: whether the result is rounded at once.
+        microarchitecture: Of the processor; empty where it is not one that is known apart.
     """
 
     given: tuple[int, int, int, int]
@@ -33,6 +36,9 @@ class ConvSizes:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     groups: int = 1
     is_image_known: bool = True
+    steps: int = 0
+    is_rounded: bool = False
+    microarchitecture: str = ""
 
     @property
     def taps(self) -> int:
@@ -62,17 +68,20 @@ class ConvAnchor:
     Args:
         kind: Of blocks; begins the names of their nodes.
         takes: Whether the kernel is the one for a convolution, or why none is.
-        layout: Of the filters' sizes: how the kernel reads them.
+        layout: Of the filters' sizes: how the kernel reads them. None of bytes, whose layout
+            `ortkit.kernels.layouts.int8_panels` says.
         estimate: Nanoseconds on one thread with the result written, by ONNX Runtime's kernel in
             its blocked layout, and by ours. Only their ratio decides. None on GPUs, where times
             are those of what is moved.
         is_planar: Whether it reads NCHW.
         is_narrow: Whether what it reads and makes may be bfloat16.
+        dtype: Of the images that it reads, as numpy names it.
     """
 
     kind: str
     takes: Callable[[ConvSizes], bool | Refused]
-    layout: Callable[[tuple[int, int, int, int]], Prepack]
+    layout: Callable[[tuple[int, int, int, int]], Prepack] | None
     estimate: Callable[[ConvSizes], tuple[float, float]] | None = None
     is_planar: bool = False
     is_narrow: bool = False
+    dtype: str = "float32"

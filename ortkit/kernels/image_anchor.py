@@ -34,8 +34,8 @@ class ImageAnchor:
     Args:
         kind: Of blocks; begins the names of their nodes.
         operators: Domain and type of what a block is looked for at.
-        blocks: A module of the graph side. Its `find` returns the block of a node of a
-            `BlockFinder`, None if there is none; its `describe` what kernels see of a block.
+        blocks: A `BodyWriter` of the graph side, as `module:object`. Its `find` returns the block
+            of a node of a `BlockFinder`, None if there is none; its `describe` what kernels see.
         estimate: Nanoseconds by ONNX Runtime's kernels, and by ours. None on GPUs, where times are
             those of what is moved.
         is_gate: Whether it makes a factor for each channel of what 1x1 convolutions read, from the

@@ -137,6 +137,7 @@ def _report(candidates: Candidates, candidate: Candidate, findings: _Findings) -
         measurement=findings.measurement,
         timing=findings.timing,
         kernel_note=candidate.kernel_note,
+        sizes_note=_sizes_note(options, candidate),
         kernel_check=findings.kernel_check,
         names=candidates.names,
         provider_options={} if candidate.layout is None else candidate.layout.options,
@@ -147,3 +148,12 @@ def _report(candidates: Candidates, candidate: Candidate, findings: _Findings) -
         calibration=str(stored_calibration() or "") if options.has_regions else "",
         seconds={stage: round(taken, 4) for stage, taken in candidates.work.seconds.items()},
     )
+
+
+def _sizes_note(options: OptimizeOptions, candidate: Candidate) -> str:
+    """Say which sizes of images convolutions lack for kernels; empty if they lack none."""
+    if not options.has_regions or not options.machine.traits.is_host:
+        return ""
+    from ortkit.fusion.conv.unknown_sizes import unknown_sizes_note
+
+    return unknown_sizes_note(candidate.result.scopes)

@@ -102,6 +102,8 @@ def _notes(report: Report) -> Iterable[str]:
     yield from (failed.text for failed in report.failed_passes)
     if report.kernel_note:
         yield report.kernel_note
+    if report.sizes_note:
+        yield report.sizes_note
     if report.verification is not None:
         yield from (
             f"not compared: {gap.what}: {gap.reason}" for gap in report.verification.not_compared

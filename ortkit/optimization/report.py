@@ -72,6 +72,8 @@ class Report:
     padding: str = ""
     """Whether padding of batches is computed, and which outputs hold zeros there; empty if none is
     known."""
+    sizes_note: str = ""
+    """Which sizes should be given so that more kernels can be made; empty if there are none."""
     layout_note: str = ""
     """What decided that; empty for other targets."""
     precision: PrecisionReport | None = None
@@ -175,6 +177,7 @@ class Report:
             "timing": None if self.timing is None else self.timing.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,
+            "sizes_note": self.sizes_note,
             "kernel_check": None if self.kernel_check is None else self.kernel_check.to_json(),
             "calibration": self.calibration,
             "source_kernels": self.source_kernels,

@@ -57,6 +57,7 @@ PASSES: Mapping[str, str] = {
         "merge-strided-slices",
         "merge-transposes",
         "normalize-operands",
+        "raise-opset",
         "simplify-attention",
         "simplify-gather",
         "simplify-gather-nd",

@@ -12,6 +12,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("inline-functions", 0),
     ("lift-constants", 0),
     ("drop-dead-nodes", 0),
+    # Without what nothing reads, which might not be convertible.
+    ("raise-opset", 2),
     # Sizes before everything that asks whether two shapes are equal.
     ("fold-sizes", 0),
     ("drop-identity", 0),

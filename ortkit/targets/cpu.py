@@ -164,6 +164,12 @@ def native_microarchitecture() -> str:
     return microarchitecture_of(facts.get("vendor_id", ""), family, model)
 
 
+def microarchitecture_at(level: str) -> str:
+    """Return that of the processors that a level is for: this machine's, if it is the target."""
+    is_here = level in ("native", native_level())
+    return native_microarchitecture() if is_here else ""
+
+
 def _cpu_flags() -> frozenset[str]:
     return frozenset(_cpu_facts().get("flags", "").split())
 
@@ -242,6 +248,7 @@ CPU = Traits(
         "ortkit.custom_ops.tvm.conv.stem:ANCHOR",
         "ortkit.custom_ops.tvm.conv.winograd:ANCHOR",
         "ortkit.custom_ops.tvm.conv.direct:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.int8:ANCHOR",
     ),
     image_anchors=(
         "ortkit.custom_ops.tvm.conv.squeeze_excite:ANCHOR",
@@ -249,6 +256,7 @@ CPU = Traits(
         "ortkit.custom_ops.tvm.conv.int8_mean:ANCHOR",
         "ortkit.custom_ops.tvm.conv.int8_scale:ANCHOR",
         "ortkit.custom_ops.tvm.conv.resize:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.concat:ANCHOR",
     ),
     convolutions="ortkit.fusion.conv.targets:ON_CPU",
     conv_epilogue="ortkit.fusion.regions.members:ends_convolution",

@@ -244,3 +244,19 @@ def enlarged_sums(x: Sequence[Dim] = (1, 16, 8, 12), opset: int = 19) -> onnx.Mo
         )
     total = net.op("Relu", net.op("Add", whole, net.op("Add", *parts)))
     return net.model(x, [net.conv(total, (24, 16)), net.op("Neg", whole)])
+
+
+def joined_images(x: Sequence[Dim] = (1, 32, 24, 20)) -> onnx.ModelProto:
+    """A U of two levels and a block of CSP: skips, branches and pooled images meet in Concats."""
+    net = Net(opset=19)
+    skip = net.op("Relu", net.conv("x", (32, 32), 3, pads=[1] * 4))
+    half = net.op("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2])
+    deep = net.silu(net.conv(half, (32, 64), 3, pads=[1] * 4))
+    scales = net.weight(np.array([1, 1, 2, 2], np.float32))
+    up = net.op("Resize", deep, "", scales, mode="nearest", nearest_mode="floor",
+                coordinate_transformation_mode="asymmetric")  # fmt: skip
+    both = net.silu(net.conv(net.op("Concat", up, skip, axis=1), (96, 32)))
+    left, right = (net.silu(net.conv(both, (32, 17))) for _ in range(2))
+    right = net.op("Add", right, net.silu(net.conv(right, (17, 17), 3, pads=[1] * 4)))
+    joined = net.op("Concat", left, right, both, axis=-3)
+    return net.model(x, [net.silu(net.conv(joined, (66, 32)))])

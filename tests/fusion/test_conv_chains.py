@@ -18,6 +18,7 @@ from conv_nets import (
     enlarged_sums,
     hard_gates,
     inverted_residuals,
+    joined_images,
     mishes,
     residuals,
     squeeze_excites,
@@ -29,6 +30,7 @@ from ortkit.fusion.conv import chains
 from ortkit.fusion.conv.borders import borders
 from ortkit.fusion.conv.chains import Chain, find_chains
 from ortkit.fusion.conv.lower import lower_chain
+from ortkit.fusion.conv.unknown_sizes import unknown_sizes_note
 from ortkit.fusion.plan import compile_regions
 from ortkit.kernels.signature import RegionSignature
 from ortkit.passes.channels_last import ChannelsLast
@@ -307,6 +309,76 @@ def test_a_resize_of_another_kind_is_left(
     value = net.op("Resize", net.conv("x", (16, 16)), "", given, **attributes)
     _, chains = chains_of(net.model((1, 16, 8, 8), [net.conv(value, (16, 16))]))
     assert "resize" not in {block.kind for chain in chains for block in chain.blocks}
+
+
+def test_images_that_meet_in_a_concat_stay_in_one_chain(tmp_path: Path) -> None:
+    for sizes in ((1, 32, 24, 20), ("n", 32, 24, 20)):
+        net, x = joined_images(sizes), random(2 if sizes[0] == "n" else 1, 32, 24, 20)
+        _, (chain,) = chains_of(net)
+        assert [block.kind for block in chain.blocks].count("concat") == 2
+        model = ir.from_proto(net)
+        path = tmp_path / f"{sizes[0]}.ops.so"
+        _, library, _ = compile_regions([scope_of(model)], path, "tvm", Target(), lambda *_: None)
+        proto = ir.to_proto(model)
+        kinds = Counter(node.op_type for node in proto.graph.node)
+        assert not {"Conv", "Concat"} & set(kinds)
+        (want,) = run(net, x)
+        for (got,) in (run(proto, x, library), run(proto, x)):
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+def test_a_concat_of_large_images_from_elsewhere_is_left() -> None:
+    net = Net()
+    value = net.silu(net.conv("x", (32, 32), 3, pads=[1] * 4))
+    value = net.silu(net.conv(value, (32, 32), 3, pads=[1] * 4))
+    counts = (net.weight(np.array([1, n, 1, 1])) for n in (4, 6, 8))
+    others = [net.op("Sin", net.op("Tile", "x", count)) for count in counts]
+    joined = net.op("Concat", value, *others, axis=1)
+    scope, chains = chains_of(net.model((1, 32, 40, 40), [joined]))
+    assert taken(chains) == [["winograd_conv", "winograd_conv"]]
+    assert any("convolutions around it gain more" in miss.reason for miss in scope.log.misses)
+
+
+@pytest.mark.parametrize(
+    ("axis", "other"),
+    [(2, (1, 16, 4, 8)), (1, ("n", 16, 8, 8)), (1, (1, "c", 8, 8))],
+    ids=["rows", "sizes that are not known to be equal", "unknown channels"],
+)
+def test_a_concat_of_another_kind_is_left(axis: int, other: tuple[int | str, ...]) -> None:
+    net = Net()
+    value = net.conv("x", (16, 16))
+    joined = net.op("Concat", value, "z", axis=axis)
+    proto = net.model((1, 16, 8, 8), [net.conv(joined, (32, 16))])
+    second = onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, other)
+    proto.graph.input.append(second)
+    _, chains = chains_of(proto)
+    assert "concat" not in {block.kind for chain in chains for block in chain.blocks}
+
+
+def test_images_of_unknown_sizes_have_kernels_where_these_stay() -> None:
+    net = Net()
+    value = net.op("Relu", net.conv("x", (32, 64), 3, pads=[1] * 4))
+    skip = net.op("Relu", net.conv(value, (64, 64), 3, pads=[1] * 4))
+    value = net.conv(net.op("Concat", value, skip, axis=1), (128, 32))
+    value = net.conv(value, (32, 64), 3, pads=[0] * 4)  # of another size
+    _, chains = chains_of(net.model(("n", 32, "h", "w"), [value]))
+    kinds = [block.kind for chain in chains for block in chain.blocks if not chain.reason]
+    assert kinds[:4] == ["winograd_conv", "winograd_conv", "concat", "pointwise_conv"]
+    assert kinds.count("winograd_conv") == 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given"),
+    [((1, 8, 8), ""), (("n", 8, 8), ""), ((1, "h", "w"), "--fix-shape h=N --fix-shape w=N")],
+)
+def test_sizes_that_convolutions_lack_are_named(sizes: tuple[int | str, ...], given: str) -> None:
+    net = Net()
+    value = net.conv(net.conv("x", (16, 24), 3, strides=[2, 2]), (24, 24))
+    scope, _ = chains_of(net.model((sizes[0], 16, *sizes[1:]), [value]))
+    note = unknown_sizes_note([scope])
+    assert note.endswith(given)
+    assert note.startswith("2 convolutions") == bool(given)
+    assert bool(note) == bool(given)
 
 
 def test_replaced_weights_are_gone() -> None:

@@ -131,9 +131,11 @@ RESIDUAL = """g (float[1, 32, 14, 14] x) => (float[1, 64, 14, 14] y)
 }"""
 
 
-def test_a_residual_in_bytes_beside_one_in_float32(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operands", ["c, sf", "sf, c"])
+def test_a_residual_in_bytes_beside_one_in_float32(operands: str, tmp_path: Path) -> None:
     """ModelOpt quantizes one operand of a sum: the kernel reads its bytes."""
-    source = model_of(RESIDUAL.replace("ZEROS", ", ".join(["0"] * 64)))
+    text = RESIDUAL.replace("ZEROS", ", ".join(["0"] * 64))
+    source = model_of(text.replace("Add(c, sf)", f"Add({operands})"))
     made = optimized(source)
     kinds = kinds_of(made)
     assert kinds.count("int8_conv") == 2

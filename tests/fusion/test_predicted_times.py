@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from conv_nets import Net
 from ortkit.custom_ops.triton.gemm import gemv, split_k
-from ortkit.custom_ops.tvm.conv.direct import summed_ns
+from ortkit.custom_ops.tvm.conv.direct import runtime_ns, summed_ns
 from ortkit.custom_ops.tvm.conv.winograd import winograd_ns
 from region_models import accept, find, scope_of
 
@@ -77,6 +77,25 @@ def test_a_full_convolution_is_linear_in_filters_and_channels() -> None:
     assert summed_ns(convolved(64, 64, 8)) == pytest.approx(2 * net)
     assert summed_ns(convolved(32, 128, 8)) == pytest.approx(2 * net)
     assert summed_ns(convolved(32, 64, 8, taps=18)) == pytest.approx(2 * net)
+
+
+@pytest.mark.parametrize(
+    ("image", "taps", "microarchitecture", "is_slow"),
+    [
+        ((1, 1500), 3, "zen4", True),
+        ((1, 1500), 3, "", False),  # not measured there
+        ((1, 500), 3, "zen4", False),
+        ((1, 1500), 7, "zen4", False),
+        ((30, 1500), 3, "zen4", False),
+    ],
+)
+def test_onnx_runtime_is_slow_on_images_of_one_long_row_of_zen_4(
+    image: tuple[int, int], taps: int, microarchitecture: str, is_slow: bool
+) -> None:
+    sizes = ConvSizes((1, 384, *image), (1, 384, *image), (384, 384, 1, taps))
+    usual = runtime_ns(sizes)
+    found = runtime_ns(replace(sizes, microarchitecture=microarchitecture))
+    assert (found > 1.5 * usual) == is_slow
 
 
 def test_a_block_with_twice_the_filters_takes_twice_as_long() -> None:

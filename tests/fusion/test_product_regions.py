@@ -263,6 +263,7 @@ def test_rates_are_those_of_the_microarchitecture_where_it_is_the_target(
     monkeypatch.setattr(cpu, "native_microarchitecture", lambda: known)
     monkeypatch.setattr(cpu, "native_level", lambda: "x86-64-v4-bf16")
     assert rates_at(Target("cpu", level).resolved().level) is RATES[rates]
+    assert cpu.microarchitecture_at(level) == (known if level == "native" else "")
 
 
 def test_every_microarchitecture_has_rates_of_every_number_of_rows_and_panel() -> None:

@@ -161,7 +161,7 @@ FACE = {
     "extend/declare": "find_ops kernel_options op tensor_types",
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
-    "fusion/conv": "block bodies borders chains cuda_layout finder",
+    "fusion/conv": "block bodies borders chains cuda_layout finder unknown_sizes",
     "fusion/int8": "filters products",
     "fusion/regions": (
         "access cost_model describe duplicate members packed region report search select sizes"

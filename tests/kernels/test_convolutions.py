@@ -96,6 +96,16 @@ WINOGRAD: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
     "winograd, named batch of large images": (
         full(("n", 40, 30), (16, 16), 3, minimal=True), {"n": 2}
     ),
+    "winograd, all sizes named": (
+        full(("n", "h", "w"), (32, 48), 3, residual=True, minimal=True), {"n": 2, "h": 13, "w": 6}
+    ),
+    "winograd, named sides of many tiles": (
+        full((1, "h", "w"), (16, 80), 3, minimal=True), {"h": 61, "w": 50}
+    ),
+    "winograd, named sides of one pixel": (
+        full((1, "h", "w"), (16, 16), 3, 1, (2, 0, 0, 2), "", minimal=True), {"h": 1, "w": 1}
+    ),
+    "winograd, named width": (full((1, 9, "w"), (16, 32), 3, minimal=True), {"w": 30}),
     "winograd, empty batch": (full(("n", 8, 8), (16, 16), 3, minimal=True), {"n": 0}),
 }  # fmt: skip
 ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = (

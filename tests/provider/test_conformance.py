@@ -178,7 +178,7 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
 
 
 def test_our_provider_conforms() -> None:
-    options = ConformanceOptions(sample=16, jobs=1)
+    options = ConformanceOptions(sample=16, jobs=2)
     found = conform(Subject("OrtkitExecutionProvider", options={"level": "3"}), options)
     assert found.faults == (), [(one.case, one.detail) for one in found.faults]
     assert found.counts["right"] > 2

@@ -50,7 +50,7 @@ class MaxPool:
         return for_any_alignment(self.signature, (call,), kernel_text("pool_kernel"))
 
 
-ANCHOR = ImageAnchor("max_pool", (("", "MaxPool"),), "ortkit.fusion.conv.max_pool")
+ANCHOR = ImageAnchor("max_pool", (("", "MaxPool"),), "ortkit.fusion.conv.max_pool:MaxPool")
 
 
 @refusals

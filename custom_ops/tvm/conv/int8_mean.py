@@ -163,7 +163,7 @@ _OPERATORS = (
     (MICROSOFT, "QLinearGlobalAveragePool"),
 )
 ANCHOR = ImageAnchor(
-    "int8_mean", _OPERATORS, "ortkit.fusion.conv.int8_images", estimate,
+    "int8_mean", _OPERATORS, "ortkit.fusion.conv.int8_images:ImagesOfBytes", estimate,
     alone="means and products of images",
 )  # fmt: skip
 

@@ -118,7 +118,7 @@ def estimate(sizes: ImageSizes) -> tuple[float, float]:
 
 _OPERATORS = (("", "Mul"), (MICROSOFT, "QLinearMul"))
 ANCHOR = ImageAnchor(
-    "int8_scale", _OPERATORS, "ortkit.fusion.conv.int8_images", estimate,
+    "int8_scale", _OPERATORS, "ortkit.fusion.conv.int8_images:ImagesOfBytes", estimate,
     alone="means and products of images",
 )  # fmt: skip
 

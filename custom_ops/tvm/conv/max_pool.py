@@ -144,7 +144,9 @@ def estimate(sizes: ImageSizes) -> tuple[float, float]:
     return 0.1 * sizes.made * sizes.taps, 0.03 * sizes.made * sizes.taps
 
 
-ANCHOR = ImageAnchor("max_pool", (("", "MaxPool"),), "ortkit.fusion.conv.max_pool", estimate)
+ANCHOR = ImageAnchor(
+    "max_pool", (("", "MaxPool"),), "ortkit.fusion.conv.max_pool:MaxPool", estimate
+)
 
 
 @refusals

@@ -105,8 +105,9 @@ class PointwiseConv(Tuned):
         pixels = width.static if image is None else image
         vectors = ceil(self.conv.channels / VECTOR)
         tile = choose_tile(
-            pixels, vectors, level, self.pixels, self.panel, scaled=self.conv.gate is not None
-        )
+            pixels, vectors, level, self.pixels, self.panel, scaled=self.conv.gate is not None,
+            pitches=(4 * self.conv.depth, 4 * VECTOR * self.conv.depth),
+        )  # fmt: skip
         panels = Panels(self.conv.channels, tile.vectors)
         panels_last = vectors * VECTOR * self.conv.depth * 4 <= _NEAR_BYTES
         if image is None:

@@ -208,7 +208,7 @@ def estimate(sizes: ImageSizes) -> tuple[float, float]:
 
 
 ANCHOR = ImageAnchor(
-    "resize", (("", "Resize"),), "ortkit.fusion.conv.resizes", estimate, alone="Resizes"
+    "resize", (("", "Resize"),), "ortkit.fusion.conv.resizes:Resizes", estimate, alone="Resizes"
 )
 
 

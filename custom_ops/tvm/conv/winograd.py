@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.kernels.layouts.conv_filters import by_channel
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent, extent_of, known
+from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, Window, packed_weight, read_convolution
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 # Vectors of channels of a panel, and tiles of a run: more are more than a second level of cache.
 _MOST_VECTORS, _MOST_TILES = 4, 56
 # Units that there should be for threads, and tiles that the filters of a panel are worth taking to
-# the points for; the runs that a batch is cut into that is not known.
-_UNITS, _LEAST_TILES, _RUNS = 8, 14, 16
+# the points for.
+_UNITS, _LEAST_TILES = 8, 14
+# The units that a batch is cut into that is not known, and images whose sizes are not known.
+_RUNS, _IMAGE_RUNS = 16, 64
 _PICOSECONDS_PER_MULTIPLY = 6
 # Channels whose products are summed up at once: filters, pixels and sums are 1.1 MB together then,
 # on the stack of whichever thread runs.
@@ -59,7 +61,8 @@ class WinogradConv:
     """A 3x3 convolution with stride 1.
 
     Args:
-        conv: NHWC of known size, one group, multiples of 16 channels.
+        conv: NHWC, one group, multiples of 16 channels. Images whose sizes are not known have
+            results of the same sizes.
         weight: The input float32 [V, 9 C, 16] of V vectors of output channels.
     """
 
@@ -67,26 +70,16 @@ class WinogradConv:
     weight: int
 
     @property
-    def image(self) -> tuple[int, int]:
-        """Height and width of what is read."""
-        height, width = known(self.conv.input.shape[1:3])
-        return height, width
+    def tiles(self) -> int | None:
+        """Tiles of an image; None if its sizes are not known."""
+        sizes = [extent_of(size).static for size in self.conv.output.shape[1:3]]
+        return None if None in sizes else prod(ceil(size / STEP) for size in sizes if size)
 
     @property
-    def result(self) -> tuple[int, int]:
-        """Height and width of the result."""
-        height, width = known(self.conv.output.shape[1:3])
-        return height, width
-
-    @property
-    def tiles(self) -> tuple[int, int]:
-        """Tiles of an image: rows, and in a row."""
-        return ceil(self.result[0] / STEP), ceil(self.result[1] / STEP)
-
-    @property
-    def total(self) -> Extent:
-        """Tiles of all images."""
-        return extent_of(self.conv.output.shape[0]) * Extent(self.tiles[0] * self.tiles[1])
+    def total(self) -> int | None:
+        """Tiles of all images; None if that is not known."""
+        batch, tiles = extent_of(self.conv.output.shape[0]).static, self.tiles
+        return None if batch is None or tiles is None else batch * tiles
 
     @property
     def vectors(self) -> int:
@@ -102,7 +95,9 @@ class WinogradConv:
     @property
     def run(self) -> int:
         """Tiles of a unit, at most; they may be those of several images."""
-        count, total = self.tiles[0] * self.tiles[1], self.total.static
+        count, total = self.tiles, self.total
+        if count is None:
+            return _MOST_TILES
         if total is None:
             return ceil(count / ceil(count / _MOST_TILES)) * max(1, _MOST_TILES // count)
         wanted = min(ceil(_UNITS / self.panels), total // _LEAST_TILES)
@@ -111,8 +106,9 @@ class WinogradConv:
     def launch(self, level: str) -> Launch:
         """Units are runs of tiles of one panel of channels."""
         del level
-        total = self.total.static
-        runs = _RUNS if total is None else ceil(total / self.run)
+        total = self.total
+        unknown = _IMAGE_RUNS if self.tiles is None else _RUNS
+        runs = unknown if total is None else ceil(total / self.run)
         points = self.run * STEP * STEP * self.vectors * VECTOR
         cost = 9 * self.conv.depth * _PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         return Launch((Extent(self.panels), Extent(runs)), Extent(points), cost, ())
@@ -123,11 +119,14 @@ class WinogradConv:
         buffers, begin, end = e.parameters(self.conv.signature)
         units = self.launch(level).units
         whole, rest = divmod(self.conv.channels // VECTOR, self.vectors)
-        made = [_Run(self, e, buffers, level, each) for each in (self.vectors, rest) if each]
+        images = _Images.of(self.conv, e)
+        made = [
+            _Run(self, e, buffers, level, each, images) for each in (self.vectors, rest) if each
+        ]
         sizes = zip(*(run.sizes for run in made), strict=True)
         scratch = [e.aligned(max(each), "float32") for each in sizes]
-        total = e.share(e.extent(self.total))
-        # Of a batch that is not known a unit has several runs, or none.
+        total = e.share(e.extent(self.conv.output.shape[0]) * images.tiles)
+        # Of sizes that are not known a unit has several runs, or none.
         runs = e.share(e.divide_up(total, self.run))
         of_unit = e.share(e.divide_up(runs, units[1].factor))
         with e.loop(end - begin) as index:
@@ -149,20 +148,63 @@ class WinogradConv:
         return e.function()
 
 
+@dataclass(frozen=True)
+class _Images:
+    """The sizes of an image, as values.
+
+    Args:
+        given: Height and width of what is read.
+        made: Of the result.
+        grid: Rows of tiles, and tiles of a row.
+    """
+
+    given: tuple[Expr, Expr]
+    made: tuple[Expr, Expr]
+    grid: tuple[Expr, Expr]
+
+    @staticmethod
+    def of(conv: Convolution, e: TileEmitter) -> _Images:
+        """Return those of a convolution; computes what is not known before."""
+
+        def once(size: int | str, value: Expr) -> Expr:
+            return value if isinstance(size, int) else e.share(value)
+
+        given, made = (
+            [once(size, e.extent(size)) for size in spec.shape[1:3]]
+            for spec in (conv.input, conv.output)
+        )
+        grid = [
+            once(size, e.divide_up(value, STEP))
+            for size, value in zip(conv.output.shape[1:3], made, strict=True)
+        ]
+        return _Images((given[0], given[1]), (made[0], made[1]), (grid[0], grid[1]))
+
+    @property
+    def tiles(self) -> Expr:
+        """Tiles of an image."""
+        return self.grid[0] * self.grid[1]
+
+
 class _Run:
     """A run of tiles of one panel of `vectors` vectors: a part of its channels after another."""
 
     def __init__(
-        self, of: WinogradConv, e: TileEmitter, buffers: list[Buffer], level: str, vectors: int
+        self,
+        of: WinogradConv,
+        e: TileEmitter,
+        buffers: list[Buffer],
+        level: str,
+        vectors: int,
+        images: _Images,
     ) -> None:
         self.of = of
         self.e = e
         self.buffers = buffers
         self.vectors = vectors
+        self.images = images
         self.columns = vectors * VECTOR
         self.block = next(n for n in (_DEPTH, VECTOR) if of.conv.depth % n == 0)
-        count = of.tiles[0] * of.tiles[1]
-        self.tile = even_tile(min(count, of.run), vectors, level)
+        self.tile = even_tile(min(of.tiles or of.run, of.run), vectors, level)
         self.room = ceil(of.run / self.tile.rows) * self.tile.rows
         # Points of filters [point, channel, column], of pixels [point, vector of channels, tile,
         # channel], and sums [point, tile, column]. From a point to the next one it is no power of
@@ -210,11 +252,11 @@ class _Run:
 
     def _place(self, number: Expr) -> tuple[Expr, Expr, Expr]:
         """Return the image of a tile, and its row and column there."""
-        e, (rows, columns) = self.e, self.of.tiles
-        image = e.share(e.divide_down(number, rows * columns))
-        inside = e.share(number - image * e.i64(rows * columns))
+        e, tiles, columns = self.e, self.images.tiles, self.images.grid[1]
+        image = e.share(e.divide_down(number, tiles))
+        inside = e.share(number - image * tiles)
         row = e.share(e.divide_down(inside, columns))
-        return image, row, e.share(inside - row * e.i64(columns))
+        return image, row, e.share(inside - row * columns)
 
     def _weights(self, first: Expr, channel: Expr) -> None:
         """Take the filters of a block of channels to the points."""
@@ -238,29 +280,27 @@ class _Run:
     def _input(self, number: Expr, tile: Expr, channel: Expr) -> None:
         """Take a tile's pixels, of a block of channels, to the points."""
         e, of = self.e, self.of
-        height, width = of.image
+        height, width = self.images.given
         pads = of.conv.window.pads
         image, row, column = self._place(number)
         top = e.share(row * e.i64(STEP) - e.i64(pads[0]))
         left = e.share(column * e.i64(STEP) - e.i64(pads[1]))
         x = self.buffers[of.conv.x]
         pitch = of.conv.depth
-        corner = e.share(
-            ((image * e.i64(height) + top) * e.i64(width) + left) * e.i64(pitch) + channel
-        )
+        corner = e.share(((image * height + top) * width + left) * e.i64(pitch) + channel)
         parts = self.block // VECTOR
         inside = e.both(
-            e.both(top >= e.i64(0), top + e.i64(SIDE) <= e.i64(height)),
-            e.both(left >= e.i64(0), left + e.i64(SIDE) <= e.i64(width)),
+            e.both(top >= e.i64(0), top + e.i64(SIDE) <= height),
+            e.both(left >= e.i64(0), left + e.i64(SIDE) <= width),
         )
         with e.block() as plain, e.loop(e.i64(parts)) as part:
             source = e.share(corner + part * e.i64(VECTOR))
-            self._spread(x, source, (width * pitch, pitch), part, tile)
+            self._spread(x, source, (width * e.i64(pitch), pitch), part, tile)
         with e.block() as border:
             copy = e.scratch(POINTS * VECTOR)
             low = [e.share(e.tir.max(e.i64(0), e.i64(0) - side)) for side in (top, left)]
             high = [
-                e.share(e.minimum(e.i64(SIDE), e.i64(size) - side))
+                e.share(e.minimum(e.i64(SIDE), size - side))
                 for side, size in ((top, height), (left, width))
             ]
             with e.loop(e.i64(parts)) as part:
@@ -270,21 +310,21 @@ class _Run:
                 with e.loop(high[0] - low[0]) as i, e.loop(high[1] - low[1]) as j:
                     y, z = e.share(low[0] + i), e.share(low[1] + j)
                     place = e.share((y * e.i64(SIDE) + z) * e.i64(VECTOR))
-                    given = e.share(source + (y * e.i64(width) + z) * e.i64(pitch))
+                    given = e.share(source + (y * width + z) * e.i64(pitch))
                     with e.vector(VECTOR) as lane:
                         e.store(copy, x[given + lane], place + lane)
-                self._spread(copy, e.i64(0), (SIDE * VECTOR, VECTOR), part, tile)
+                self._spread(copy, e.i64(0), (e.i64(SIDE * VECTOR), VECTOR), part, tile)
         e.branch(inside, plain, border)
 
     def _spread(
-        self, x: Buffer, start: Expr, pitch: tuple[int, int], part: Expr, tile: Expr
+        self, x: Buffer, start: Expr, pitch: tuple[Expr, int], part: Expr, tile: Expr
     ) -> None:
         e = self.e
         sink = e.share((part * e.i64(self.room) + tile) * e.i64(VECTOR))
         with e.vector(VECTOR) as lane:
             given = [
-                [x[start + e.i64(i * pitch[0] + j * pitch[1]) + lane] for j in range(SIDE)]
-                for i in range(SIDE)
+                [x[start + (row + e.i64(j * pitch[1])) + lane] for j in range(SIDE)]
+                for row in (e.i64(i) * pitch[0] for i in range(SIDE))
             ]
             for point, value in enumerate(input_transform(e, given)):
                 place = self.v_start + sink + e.i64(point * self.pitch_v)
@@ -342,12 +382,12 @@ class _Run:
     def _output(self, number: Expr, tile: Expr, panel: Panel) -> None:
         """Take a tile's sums back, and write its results."""
         e, of, to, bias = self.e, self.of, panel.to, panel.bias
-        height, width = of.result
+        height, width = self.images.made
         image, row, column = self._place(number)
         top, left = e.share(row * e.i64(STEP)), e.share(column * e.i64(STEP))
         results = e.scratch(STEP * STEP * VECTOR)
-        high = e.share(e.minimum(e.i64(STEP), e.i64(height) - top))
-        wide = e.share(e.minimum(e.i64(STEP), e.i64(width) - left))
+        high = e.share(e.minimum(e.i64(STEP), height - top))
+        wide = e.share(e.minimum(e.i64(STEP), width - left))
         with e.loop(e.i64(self.vectors)) as vector:
             begin = e.share(vector * e.i64(VECTOR))
             source = e.share(self.m_start + tile * e.i64(self.columns) + begin)
@@ -363,7 +403,7 @@ class _Run:
                     shifted = value + bias[begin + lane]
                     e.store(results, shifted, e.i64(place * VECTOR) + lane)
             with e.loop(high) as i, e.loop(wide) as j:
-                pixel = (image * e.i64(height) + top + i) * e.i64(width) + left + j
+                pixel = (image * height + top + i) * width + left + j
                 sink = e.share(pixel * e.i64(to.channels) + to.first)
                 from_ = e.share((i * e.i64(STEP) + j) * e.i64(VECTOR))
                 write_vector(e, results, of.conv.epilogue, to, (from_, sink + begin), VECTOR)
@@ -382,9 +422,12 @@ def _takes(sizes: ConvSizes) -> bool:
     """Say whether the kernel computes a convolution, and is the faster one."""
     if sizes.filters[2:] != (3, 3) or not sizes.moves_by_one or sizes.groups != 1:
         return False
-    known = (*sizes.given[1:], *sizes.made[1:])
-    if not sizes.is_image_known or 0 in known or known[0] % VECTOR or known[3] % VECTOR:
+    channels = sizes.given[1], sizes.made[1]
+    if 0 in (*sizes.given[1:], *sizes.made[1:]) or any(count % VECTOR for count in channels):
         return False
+    top, left, bottom, right = sizes.pads
+    if not sizes.is_image_known and (top + bottom, left + right) != (2, 2):
+        return False  # of images of any size, where the result is as large as the source
     return winograd_ns(sizes) < summed_ns(sizes)
 
 
@@ -395,6 +438,13 @@ def _estimate(sizes: ConvSizes) -> tuple[float, float]:
 ANCHOR = ConvAnchor("winograd_conv", _takes, by_channel, _estimate)
 
 
+def _is_walkable(given: int | str, made: int | str) -> bool:
+    """Say whether sides of what is read and of the result are known, or are equal in every run."""
+    if isinstance(given, int) and isinstance(made, int):
+        return given > 0 and made > 0
+    return given == made
+
+
 def match(signature: RegionSignature) -> WinogradConv | Refused | None:
     """Return the region as a 3x3 convolution of stride 1; None if it is something else."""
     conv = read_convolution(signature)
@@ -403,8 +453,7 @@ def match(signature: RegionSignature) -> WinogradConv | Refused | None:
     window = conv.window
     if window != Window((3, 3), (1, 1), (1, 1), window.pads) or conv.groups != 1 or conv.planar:
         return None
-    sizes = (*conv.input.shape[1:3], *conv.output.shape[1:3])
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    if not all(map(_is_walkable, conv.input.shape[1:3], conv.output.shape[1:3])):
         return None
     if conv.depth % VECTOR or conv.channels % VECTOR or conv.gate is not None:
         return None

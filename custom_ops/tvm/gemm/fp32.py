@@ -149,7 +149,10 @@ class Product(Tuned):
     def tile(self, level: str) -> Tile:
         """Return the tile: with its accumulators the registers are full."""
         vectors = self.packed[2] // VECTOR
-        return choose_tile(self.rows.static, vectors, level, self.pixels, self.panel)
+        pitches = (4 * self.packed[1], 0)
+        return choose_tile(
+            self.rows.static, vectors, level, self.pixels, self.panel, pitches=pitches
+        )
 
     def _runs(self, level: str) -> int:
         """Return how many runs the rows are cut into; some may have none."""
@@ -360,8 +363,7 @@ def _misfit(signature: RegionSignature, x: int, weight: int) -> Refused | None:
 
 def rates_at(level: str) -> ProductRates:
     """Return the rates of a level's processors: of this machine's, if it is the target."""
-    known = cpu.native_microarchitecture() if level == cpu.native_level() else ""
-    return RATES.get(known, RATES[""])
+    return RATES.get(cpu.microarchitecture_at(level), RATES[""])
 
 
 def estimate(level: str, sizes: ProductSizes) -> tuple[float, float]:

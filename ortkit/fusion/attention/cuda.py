@@ -10,9 +10,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ortkit.fusion.attention.bodies import SINCE
 from ortkit.fusion.attention.cuda_cost import predict_attention
-from ortkit.fusion.attention.cuda_packed import columns_of, packed_region
+from ortkit.fusion.attention.cuda_packed import columns_of, is_own_split, packed_region
 from ortkit.fusion.attention.cuda_semantics import AttentionNode, is_attention, read_node
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
@@ -21,6 +20,7 @@ from ortkit.fusion.regions.lower import fused_name, import_fused
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search, alone, refused
 from ortkit.kernels.anchor import Anchor
+from ortkit.kernels.attention_body import SINCE
 from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -139,21 +139,8 @@ def _splits_before(scope: Scope, node: ir.Node, found: AttentionNode) -> list[ir
     producers = dict.fromkeys(value.producer() for value in found.operands[:3])
     return [
         one for one in producers
-        if one is not None and not found.body.stacked and _is_own_split(scope, one, node)
+        if one is not None and not found.body.stacked and is_own_split(scope, one, {node})
     ]  # fmt: skip
-
-
-def _is_own_split(scope: Scope, split: ir.Node, node: ir.Node) -> bool:
-    """Say whether a node splits columns, for another one alone."""
-    if split.op_type != "Split" or split.domain or split.graph is not node.graph:
-        return False
-    for value in split.outputs:
-        if value.is_graph_output() or any(use.node is not node for use in value.uses()):
-            return False
-    shape = None if split.inputs[0] is None else scope.shapes.shape(split.inputs[0])
-    if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
-        return False
-    return split.attributes.get_int("axis", 0) in (2, -1)
 
 
 def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegion:
@@ -190,8 +177,8 @@ def _signature(
         [*(made for _, made in caches), "y"], nodes,
         [helper.make_opsetid("", scope.opset())],
     )  # fmt: skip
-    inputs = tuple(tensor_spec(scope, value, {}) for value in region.inputs)
-    outputs = tuple(tensor_spec(scope, value, {}) for value in region.outputs)
+    inputs = tuple(tensor_spec(scope, value) for value in region.inputs)
+    outputs = tuple(tensor_spec(scope, value) for value in region.outputs)
     return RegionSignature(_KIND, body_text(function), inputs, outputs)
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.fusion.attention.bodies import ROWS_BACK, ROWS_FIRST
 from ortkit.graph.symbolic.dims import Size, product
+from ortkit.kernels.attention_body import ROWS_BACK, ROWS_FIRST
 from ortkit.ops.attention.trace import Station, trace_back
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site

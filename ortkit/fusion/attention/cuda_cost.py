@@ -13,10 +13,10 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_semantics import GROUPED, MULTI_HEAD, AttentionNode
 from ortkit.fusion.regions.cost_model import Prediction, nominal
 from ortkit.fusion.regions.cuda_cost_model import BANDWIDTH
+from ortkit.kernels.attention_body import AttentionBody
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 
 

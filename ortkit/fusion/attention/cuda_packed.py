@@ -6,22 +6,22 @@ What skips padding unpacks rows before an attention, one for each position, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx import helper
 
-from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_cost import predict_attention
 from ortkit.fusion.attention.cuda_semantics import AttentionNode
 from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
+from ortkit.kernels.attention_body import AttentionBody
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 from ortkit.rewrite.scope import Scope
@@ -93,7 +93,10 @@ def _rows_around(scope: Scope, node: ir.Node, found: AttentionNode) -> _Rows | N
         return None
     known = tuple(value for value in sources if value is not None)
     nodes = tuple(dict.fromkeys((*(each for pair in pairs for each in pair), *last)))
-    split = _split_of(known, {each for pair in pairs for each in pair})
+    split = known[0].producer()
+    is_whole = split is not None and tuple(split.outputs) == known
+    if split is None or not is_whole or not is_own_split(scope, split, inside - {node}):
+        split = None
     return _Rows(known, unpack, pack, nodes, split, last[1].outputs[0])
 
 
@@ -129,15 +132,17 @@ def _is(node: ir.Node, op_type: str) -> bool:
     return node.op_type == op_type and not node.domain
 
 
-def _split_of(sources: tuple[ir.Value, ...], readers: set[ir.Node]) -> ir.Node | None:
-    """Return the Split along columns that makes all three, for these readers alone."""
-    split = sources[0].producer()
-    if split is None or not _is(split, "Split") or tuple(split.outputs) != sources:
-        return None
-    if split.attributes.get_int("axis", 0) not in (2, -1) or split.inputs[0] is None:
-        return None
-    is_own = all(use.node in readers for value in sources for use in value.uses())
-    return split if is_own and not any(value.is_graph_output() for value in sources) else None
+def is_own_split(scope: Scope, split: ir.Node, readers: Set[ir.Node]) -> bool:
+    """Say whether a node splits columns, for some others of its graph alone."""
+    if not _is(split, "Split") or any(one.graph is not split.graph for one in readers):
+        return False
+    for value in split.outputs:
+        if value.is_graph_output() or any(use.node not in readers for use in value.uses()):
+            return False
+    shape = None if split.inputs[0] is None else scope.shapes.shape(split.inputs[0])
+    if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+        return False
+    return split.attributes.get_int("axis", 0) in (2, -1)
 
 
 def _signature(
@@ -151,8 +156,8 @@ def _signature(
         is_whole=rows.split is not None,
         opset=scope.opset(),
     )
-    inputs = tuple(tensor_spec(scope, value, {}) for value in region.inputs)
-    outputs = tuple(tensor_spec(scope, value, {}) for value in region.outputs)
+    inputs = tuple(tensor_spec(scope, value) for value in region.inputs)
+    outputs = tuple(tensor_spec(scope, value) for value in region.outputs)
     return RegionSignature(_KIND, text, inputs, outputs)
 
 

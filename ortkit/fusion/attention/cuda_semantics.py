@@ -9,10 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_caches import cache_row, depends, shared_rows
 from ortkit.fusion.attention.cuda_masks import MaskSource, before_expand, mask_source
 from ortkit.graph.symbolic.dims import Size
+from ortkit.kernels.attention_body import AttentionBody
 from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 

@@ -18,13 +18,14 @@ class Block:
     Args:
         kind: What its kernel is: the anchor's, or "expand_depthwise", "bf16_conv", "int8_conv".
         convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
-            convolution with the depthwise one of its result; or all Resizes of a sum.
-        windows: Of each; none of a mean over an image, and of Resizes.
+            convolution with the depthwise one of its result; all Resizes of a sum; or the Concat.
+        windows: Of each; none of a mean over an image, of Resizes and of a Concat.
         nodes: All nodes, in order; of squeeze-and-excite with the pooling.
         source: What is convolved or enlarged, or what squeeze-and-excite pools.
         output: The result; in bfloat16 if it is read as such alone.
         gate: [N, C, 1, 1], what a 1x1 convolution's source is multiplied by.
-        extras: Further operands of the result's shape; after the images of further Resizes.
+        extras: Further operands of the result's shape; after the images of further Resizes. Of a
+            Concat the further images.
         is_planar: Whether the kernel reads the source as NCHW.
         pooled: Whether some squeeze-and-excite pools the result.
         parts: The blocks that it was made of, if it was made of blocks.

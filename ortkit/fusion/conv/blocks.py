@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.finder import BlockFinder
+from ortkit.fusion.conv.int8 import quantized_sizes
 from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct
 from ortkit.fusion.regions.access import is_read_once, only_reader
@@ -24,6 +25,7 @@ from ortkit.fusion.regions.bf16_operands import (
     unpacked_filter,
     widens,
 )
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.rewrite.scope import Scope
 
 
@@ -41,7 +43,10 @@ class CpuBlockFinder(BlockFinder):
             return None  # those of one dimension have a family of their own
         quantized = find_convolution(self.scope, conv)
         if isinstance(quantized, IntegerProduct):
-            return self._quantized(conv, quantized)
+            anchor = self.taking(quantized_sizes(self.scope, quantized), "uint8")
+            if isinstance(anchor, ConvAnchor):
+                return self._quantized(conv, quantized, anchor)
+            quantized = anchor
         if quantized is not None:
             self.missed(conv, quantized)
             return None
@@ -50,15 +55,16 @@ class CpuBlockFinder(BlockFinder):
             return self._lowered(conv, weight)
         return super().convolution(conv)
 
-    def _quantized(self, conv: ir.Node, found: IntegerProduct) -> Block:
+    def _quantized(self, conv: ir.Node, found: IntegerProduct, anchor: ConvAnchor) -> Block:
         """Return the block around an int8 convolution."""
         chain = ConvolutionChain.of(self.scope, found, self.excluded)
         end = chain.best
         source, *extras = chain.operands(end)
         assert isinstance(found.matrix, Filters)
         return Block(
-            "int8_conv", (conv,), (found.matrix.window,), end.nodes, source, end.value,
+            anchor.kind, (conv,), (found.matrix.window,), end.nodes, source, end.value,
             extras=tuple(extras), second=None if end.kept is None else end.kept.value,
+            anchor=anchor,
         )  # fmt: skip
 
     def _beside(self, gates: list[Block]) -> list[Block]:

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.regions.bodies import write_step
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.kernels.conv_anchor import ConvAnchor
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
@@ -103,6 +103,7 @@ class BodyWriter:
         weight, blocks = self._array(conv.inputs[1]), (self.block, *self.block.parts)
         anchors = (one.anchor for one in blocks if conv in one.convs)
         anchor = next(one for one in anchors if isinstance(one, ConvAnchor))
+        assert anchor.layout is not None
         return self._packed(weight, anchor.layout(weight.shape))
 
     def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:

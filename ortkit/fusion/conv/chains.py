@@ -25,6 +25,8 @@ MOST_ROUNDS = 6
 #: A chain is one rewrite, named by the result of its last block.
 RULE = "nhwc"
 _AGAIN = "a block was refused"
+#: Why a Concat is left to ONNX Runtime.
+_BETTER_APART = "without it the convolutions around it gain more by NHWC"
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,12 @@ def _judged(
     """Return the group as a chain; adds to `refused`, or to `apart` what should not be joined."""
     around = borders(blocks, spares=spares and target.spares)
     cost = target.chain_cost(scope, blocks, around)
+    if parting := _parting(scope, target, blocks, spares=spares):
+        for block in parting:
+            outputs = (block.output.name or "",)
+            scope.log.miss(PASS, describe(block.convs[0]), _BETTER_APART, outputs)
+        refused.update(block.convs[0] for block in parting)
+        return Chain(tuple(blocks), (), cost, _AGAIN)
     reason = "" if cost.pays else f"not predicted to gain {cost.least_in_words} of its time"
     if around.changed and all(block.alone for block in blocks):
         # Of several threads one transposes, and all compute what is left to ONNX Runtime.
@@ -124,6 +132,32 @@ def _judged(
     reason = _AGAIN if any(verdict is not None for verdict in verdicts) else ""
     kept = () if reason else tuple(described)
     return Chain(tuple(blocks), kept, cost, reason, around.spared)
+
+
+def _parting(
+    scope: Scope, target: ConvTarget, blocks: list[Block], *, spares: bool
+) -> list[Block]:
+    """Return the Concats of a group without which what is left gains more, as several chains.
+
+    Each is looked at once, given what was decided about those before it.
+    """
+
+    def gain(some: list[Block]) -> float:
+        costs = [
+            target.chain_cost(scope, group, borders(group, spares=spares and target.spares))
+            for group in _connected(some)
+        ]
+        return sum(one.before - one.after for one in costs if one.pays)
+
+    kept, parting = blocks, list[Block]()
+    most = None
+    for block in (each for each in blocks if each.kind == "concat"):
+        most = gain(kept) if most is None else most
+        fewer = [each for each in kept if each is not block]
+        if (without := gain(fewer)) > most:
+            kept, most = fewer, without
+            parting.append(block)
+    return parting
 
 
 def _connected(blocks: list[Block]) -> list[list[Block]]:

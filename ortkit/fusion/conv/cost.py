@@ -13,33 +13,18 @@ import onnx_ir as ir
 
 from ortkit.fusion.conv import int8
 from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.sizes import conv_sizes, sizes_of
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
-from ortkit.graph.shapes.conv_window import Window
-from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.image_anchor import ImageAnchor, ImageSizes
 from ortkit.rewrite.scope import Scope
 
-#: Sizes that are not known: the batch, and the pixels along a side.
-NOMINAL_BATCH, NOMINAL_SIDE = 1, 56
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Costs in nanoseconds.
-
-    Args:
-        output: An element that a convolution in bfloat16 writes.
-        step: An element through one pointwise node that is no part of a convolution.
-        lowered: A multiply-add of a convolution in bfloat16; ONNX Runtime computes it in float32.
-    """
-
-    output: float
-    step: float
-    lowered: float
-
-
-RUNTIME = Rates(output=0.2, step=0.5, lowered=1 / 85)
-OURS = Rates(output=0.1, step=0.2, lowered=1 / 500)
+#: Nanoseconds, ONNX Runtime's and ours: an element through a pointwise node that is no part of a
+#: convolution.
+STEP = (0.5, 0.2)
+#: Of a convolution in bfloat16, which ONNX Runtime computes in float32: an element that is
+#: written, and a multiply-add.
+OUTPUT, LOWERED = (0.2, 0.1), (1 / 85, 1 / 500)
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
 #: One of bytes: ONNX Runtime changes the layout in most of the same places.
@@ -81,9 +66,11 @@ def block_cost(scope: Scope, block: Block) -> ChainCost:
         least = LEAST_QUANTIZED_GAIN if is_bytes else LEAST_GAIN
         return ChainCost(*block.anchor.estimate(image_sizes(scope, block)), least)
     if block.kind == "int8_conv":
-        elements = _elements(scope, block.output)
-        return ChainCost(*int8.quantized_cost(scope, block, elements), LEAST_QUANTIZED_GAIN)
-    return ChainCost(_excluded(scope, block, RUNTIME), _excluded(scope, block, OURS))
+        assert isinstance(block.anchor, ConvAnchor)
+        assert block.anchor.estimate is not None
+        sizes = int8.sizes_in_block(scope, block)
+        return ChainCost(*block.anchor.estimate(sizes), LEAST_QUANTIZED_GAIN)
+    return ChainCost(*_convolution(scope, block))
 
 
 def border_cost(scope: Scope, value: ir.Value) -> float:
@@ -92,16 +79,18 @@ def border_cost(scope: Scope, value: ir.Value) -> float:
     return (BYTES_BORDER if is_bytes else BORDER) * _elements(scope, value)
 
 
-def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
+def _convolution(scope: Scope, block: Block) -> tuple[float, float]:
     if block.parts:
-        return sum(_excluded(scope, part, rates) for part in block.parts)
+        first, second = (_convolution(scope, part) for part in block.parts)
+        return first[0] + second[0], first[1] + second[1]
     outputs, taps = _elements(scope, block.output), prod(block.windows[0].kernel)
-    steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
+    steps = sum(map(_is_step, block.nodes))
+    times = [outputs * taps * sizes_of(scope, block.source)[1] * one for one in LOWERED]
+    times = [time + outputs * one for time, one in zip(times, OUTPUT, strict=True)]
     if isinstance(block.anchor, ConvAnchor) and block.anchor.estimate is not None:
-        before, after = block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))
-        return (before if rates is RUNTIME else after) + steps
-    channels = sizes_of(scope, block.source)[1]
-    return outputs * channels * taps * rates.lowered + outputs * rates.output + steps
+        times = [*block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))]
+    before, after = (time + outputs * one * steps for time, one in zip(times, STEP, strict=True))
+    return before, after
 
 
 def _is_step(node: ir.Node) -> bool:
@@ -121,27 +110,3 @@ def image_sizes(scope: Scope, block: Block) -> ImageSizes:
         tuple("nearest" if mode is None else mode.as_string() for mode in modes),
         len(block.nodes), sum(len(each.inputs) > 2 for each in block.convs),
     )  # fmt: skip
-
-
-def conv_sizes(scope: Scope, conv: ir.Node, window: Window) -> ConvSizes:
-    """Return the sizes of a convolution as templates see them."""
-    values = [value for value in (*conv.inputs[:2], conv.outputs[0]) if value is not None]
-    given, filters, made = ((*sizes_of(scope, value),) for value in values)
-    images = [scope.shapes.shape(value) or () for value in (values[0], values[2])]
-    groups = conv.attributes.get_int("group", 1)
-    return ConvSizes(
-        _four(given), _four(made), _four(filters), window.strides, window.dilations, window.pads,
-        groups, all(isinstance(size, int) for image in images for size in image[1:]),
-    )  # fmt: skip
-
-
-def _four(sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
-    first, second, third, fourth = sizes
-    return first, second, third, fourth
-
-
-def sizes_of(scope: Scope, value: ir.Value) -> list[int]:
-    """Return a value's sizes, nominal where they are not known."""
-    shape = scope.shapes.shape(value) or ()
-    nominal = [NOMINAL_BATCH, NOMINAL_SIDE, NOMINAL_SIDE, NOMINAL_SIDE]
-    return [s if isinstance(s, int) else n for s, n in zip(shape, nominal, strict=False)]

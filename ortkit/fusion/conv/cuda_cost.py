@@ -10,7 +10,8 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.cost import ChainCost, image_sizes, sizes_of
+from ortkit.fusion.conv.cost import ChainCost, image_sizes
+from ortkit.fusion.conv.sizes import sizes_of
 from ortkit.fusion.regions.cuda_cost_model import BANDWIDTH
 from ortkit.kernels.image_anchor import ImageAnchor
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS

@@ -14,13 +14,13 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.cost import conv_sizes
 from ortkit.fusion.conv.nodes import is_scalar
+from ortkit.fusion.conv.sizes import conv_sizes
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS, is_own_step
 from ortkit.fusion.regions.growth import epilogue_steps
 from ortkit.graph.shapes.conv_window import Window, window_of
-from ortkit.kernels.conv_anchor import ConvAnchor
+from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.kernels.image_anchor import ImageAnchor
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -45,6 +45,8 @@ class BlockFinder:
     """Further operands that a kernel reads, None for any number."""
     begins_with_images: ClassVar[bool] = True
     """Whether other operators than convolutions may read what no block makes."""
+    needs_sizes: ClassVar[bool] = False
+    """Whether kernels are for images of fixed sizes alone."""
 
     def __init__(self, scope: Scope, graph: ir.Graph, refused: frozenset[ir.Node]) -> None:
         """Look at `graph`, in which the nodes `refused` are no part of a block."""
@@ -115,9 +117,20 @@ class BlockFinder:
         window = self.window(conv)
         assert window is not None
         sizes = conv_sizes(self.scope, conv, window)
+        if self.needs_sizes and not sizes.is_image_known:
+            return Refused("its image has no fixed size")
+        return self.taking(sizes)
+
+    def taking(self, sizes: ConvSizes, dtype: str = "float32") -> ConvAnchor | Refused:
+        """Return the first anchor that takes a convolution, or why none does.
+
+        Args:
+            sizes: The convolution's.
+            dtype: Of the image; kernels for float32 decide for those in 16 bits too.
+        """
         for place in self.scope.traits.conv_anchors:
             anchor: ConvAnchor = load(place)
-            verdict = anchor.takes(sizes)
+            verdict = anchor.dtype == dtype and anchor.takes(sizes)
             if verdict:
                 return verdict if isinstance(verdict, Refused) else anchor
         return Refused("it has groups of several channels")
@@ -146,7 +159,7 @@ class BlockFinder:
         return None if anchor is None else self._anchored(anchor, node)
 
     def _anchored(self, anchor: ImageAnchor, node: ir.Node) -> Block | None:
-        block: Block | None = load(f"{anchor.blocks}:find")(self, node)
+        block: Block | None = load(anchor.blocks).find(self, node)
         if block is None or not self.excluded.isdisjoint(block.nodes):
             return None
         return replace(block, anchor=anchor)

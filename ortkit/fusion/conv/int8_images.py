@@ -21,10 +21,10 @@ from onnx import helper
 from ortkit.analysis.quantization import is_op
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.bodies import TO_NHWC, Described
+from ortkit.fusion.conv.bodies import TO_NHWC, BodyWriter, Described
 from ortkit.fusion.conv.finder import PASS, BlockFinder
 from ortkit.fusion.conv.nodes import is_global_mean
-from ortkit.fusion.int8.products import MICROSOFT, Grid, dequantized, grid_of
+from ortkit.fusion.int8.grids import MICROSOFT, Grid, dequantized, grid_of
 from ortkit.fusion.regions.access import only_reader
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused, RefusedError, refusals
@@ -61,17 +61,62 @@ class ImageOp:
     grid: Grid
 
 
-def find(finder: BlockFinder, node: ir.Node) -> Block | None:
-    """Return the block of means or products of images of bytes; refused ones leave a reason."""
-    found = _image_op(finder.scope, node)
-    if isinstance(found, Refused):
-        finder.missed(node, found)
-    if not isinstance(found, ImageOp):
-        return None
-    source, *extras = (value for value, _ in found.operands)
-    return Block(
-        found.kind, found.nodes[:1], (), found.nodes, source, found.output, extras=tuple(extras)
-    )
+class ImagesOfBytes(BodyWriter):
+    """Means or products of images of bytes."""
+
+    @staticmethod
+    def find(finder: BlockFinder, node: ir.Node) -> Block | None:
+        """Return the block of means or products of bytes; refused ones leave a reason."""
+        found = _image_op(finder.scope, node)
+        if isinstance(found, Refused):
+            finder.missed(node, found)
+        if not isinstance(found, ImageOp):
+            return None
+        source, *extras = (value for value, _ in found.operands)
+        return Block(
+            found.kind, found.nodes[:1], (), found.nodes, source, found.output,
+            extras=tuple(extras),
+        )  # fmt: skip
+
+    def describe(self) -> Described:
+        """Return the signature and constants of a block."""
+        found = _image_op(self.scope, self.block.convs[0])
+        if not isinstance(found, ImageOp):
+            raise InternalError("an operator on images of bytes that is none any more")
+        names, specs = list[str](), list[TensorSpec]()
+        numbers: list[np.ndarray | ir.Value] = []
+
+        def add(name: str, dtype: str, sizes: tuple[int | str, ...]) -> None:
+            names.append(name)
+            specs.append(TensorSpec(name, dtype, sizes))
+
+        def add_grid(stem: str, grid: Grid) -> None:
+            add(f"{stem}s", "float32", ())
+            add(f"{stem}z", "uint8", ())
+            numbers.extend((np.asarray(grid.scale, np.float32), np.asarray(grid.zero, np.uint8)))
+
+        # Images come first among the inputs of a fused node, and constants after them.
+        for number, (value, _) in enumerate(found.operands):
+            add(f"x{number}", "uint8", _nhwc(self.scope, value))
+        for number, (_, grid) in enumerate(found.operands):
+            add_grid(f"x{number}", grid)
+        add_grid("y", found.grid)
+        given = [
+            name for number in range(len(found.operands))
+            for name in (f"x{number}", f"x{number}s", f"x{number}z")
+        ]  # fmt: skip
+        op_type, more = _OPERATORS[found.kind]
+        node = helper.make_node(op_type, [*given, "ys", "yz"], ["y"], domain=MICROSOFT)
+        node.attribute.extend(helper.make_attribute(*item) for item in more.items())
+        function = onnx.FunctionProto(name=found.kind, domain=DOMAIN, input=names, output=["y"])
+        function.node.append(node)
+        function.opset_import.append(helper.make_opsetid("", self.scope.opset()))
+        function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+        batch, height, width, channels = specs[0].shape
+        made = (batch, 1, 1, channels) if found.kind == MEAN else (batch, height, width, channels)
+        result = TensorSpec("y", "uint8", made)
+        signature = RegionSignature(found.kind, body_text(function), tuple(specs), (result,))
+        return Described(signature, tuple(numbers))
 
 
 @refusals
@@ -87,47 +132,6 @@ def _image_op(scope: Scope, node: ir.Node) -> ImageOp | Refused | None:
     found = finder(Site(scope, node, PASS))
     refused = None if found is None else _refusal(scope, found)
     return found if refused is None else refused
-
-
-def describe(scope: Scope, block: Block) -> Described:
-    """Return the signature and constants of a block."""
-    found = _image_op(scope, block.convs[0])
-    if not isinstance(found, ImageOp):
-        raise InternalError("an operator on images of bytes that is none any more")
-    names, specs = list[str](), list[TensorSpec]()
-    numbers: list[np.ndarray | ir.Value] = []
-
-    def add(name: str, dtype: str, sizes: tuple[int | str, ...]) -> None:
-        names.append(name)
-        specs.append(TensorSpec(name, dtype, sizes))
-
-    def add_grid(stem: str, grid: Grid) -> None:
-        add(f"{stem}s", "float32", ())
-        add(f"{stem}z", "uint8", ())
-        numbers.extend((np.asarray(grid.scale, np.float32), np.asarray(grid.zero, np.uint8)))
-
-    # Images come first among the inputs of a fused node, and constants after them.
-    for number, (value, _) in enumerate(found.operands):
-        add(f"x{number}", "uint8", _nhwc(scope, value))
-    for number, (_, grid) in enumerate(found.operands):
-        add_grid(f"x{number}", grid)
-    add_grid("y", found.grid)
-    given = [
-        name for number in range(len(found.operands))
-        for name in (f"x{number}", f"x{number}s", f"x{number}z")
-    ]  # fmt: skip
-    op_type, more = _OPERATORS[found.kind]
-    node = helper.make_node(op_type, [*given, "ys", "yz"], ["y"], domain=MICROSOFT)
-    node.attribute.extend(helper.make_attribute(*item) for item in more.items())
-    function = onnx.FunctionProto(name=found.kind, domain=DOMAIN, input=names, output=["y"])
-    function.node.append(node)
-    function.opset_import.append(helper.make_opsetid("", scope.opset()))
-    function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-    batch, height, width, channels = specs[0].shape
-    made = (batch, 1, 1, channels) if found.kind == MEAN else (batch, height, width, channels)
-    result = TensorSpec("y", "uint8", made)
-    signature = RegionSignature(found.kind, body_text(function), tuple(specs), (result,))
-    return Described(signature, tuple(numbers))
 
 
 def _mean(site: Site) -> ImageOp | None:

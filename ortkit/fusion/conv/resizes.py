@@ -28,42 +28,39 @@ _EXACT = 1e-6
 _ABSENT_SINCE = 13
 
 
-def find(finder: BlockFinder, node: ir.Node) -> Block | None:
-    """Return the block of a Resize with other Resizes and values that are added to it."""
+class Resizes(BodyWriter):
+    """A Resize with others that are added."""
 
-    def has_kernel(one: ir.Node) -> bool:
-        return finder.is_free(one) and is_resize(finder.scope, one)
+    @staticmethod
+    def find(finder: BlockFinder, node: ir.Node) -> Block | None:
+        """Return the block of a Resize with other Resizes and values that are added to it."""
 
-    if not has_kernel(node):
-        return None
-    epilogue, extras, output = finder.epilogue(node)
-    others = [
-        other
-        for extra in extras
-        if (other := extra.producer()) is not None
-        and other is not node
-        and is_read_once(extra)
-        and has_kernel(other)
-    ]
-    enlarged = [other.outputs[0] for other in others]
-    plain = [extra for extra in extras if extra not in enlarged]
-    images = [value for other in (node, *others) if (value := other.inputs[0]) is not None]
-    if len({*images, *plain}) < len(images) + len(plain):
-        others, plain = [], list(extras)  # an image that is read in two ways
-        images = images[:1]
-    nodes = (node, *others, *epilogue)
-    return Block(
-        "resize", (node, *others), (), nodes, images[0], output, extras=(*images[1:], *plain)
-    )
+        def has_kernel(one: ir.Node) -> bool:
+            return finder.is_free(one) and is_resize(finder.scope, one)
 
+        if not has_kernel(node):
+            return None
+        epilogue, extras, output = finder.epilogue(node)
+        others = [
+            other
+            for extra in extras
+            if (other := extra.producer()) is not None
+            and other is not node
+            and is_read_once(extra)
+            and has_kernel(other)
+        ]
+        enlarged = [other.outputs[0] for other in others]
+        plain = [extra for extra in extras if extra not in enlarged]
+        images = [value for other in (node, *others) if (value := other.inputs[0]) is not None]
+        if len({*images, *plain}) < len(images) + len(plain):
+            others, plain = [], list(extras)  # an image that is read in two ways
+            images = images[:1]
+        nodes = (node, *others, *epilogue)
+        return Block(
+            "resize", (node, *others), (), nodes, images[0], output, extras=(*images[1:], *plain)
+        )
 
-def describe(scope: Scope, block: Block) -> Described:
-    """Return the signature of a block."""
-    return _Writer(scope, block).resizes()
-
-
-class _Writer(BodyWriter):
-    def resizes(self) -> Described:
+    def describe(self) -> Described:
         """Describe Resizes with what is done to their sum."""
         block, count = self.block, len(self.block.convs)
         for node in block.convs:

@@ -11,43 +11,39 @@ from ortkit.fusion.conv.nodes import is_global_mean
 from ortkit.fusion.regions.access import only_reader
 from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.layouts.conv_filters import channels_last
-from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
 
-def find(finder: BlockFinder, pool: ir.Node) -> Block | None:
-    """Return the two layers after a global mean whose result multiplies what was pooled."""
-    site = Site(finder.scope, pool, PASS)
-    source = site.input(0)
-    if source is None or not is_global_mean(site):
-        return None
-    nodes, convs, windows, value = [pool], list[ir.Node](), list[Window](), site.output
-    for _ in range(2):
-        conv = only_reader(value)
-        window = None if conv is None else finder.window(conv)
-        if conv is None or window is None or not window.is_point or not finder.is_layer(conv):
+class SqueezeExcite(BodyWriter):
+    """Both layers after means over rows."""
+
+    @staticmethod
+    def find(finder: BlockFinder, pool: ir.Node) -> Block | None:
+        """Return the two layers after a global mean whose result multiplies what was pooled."""
+        site = Site(finder.scope, pool, PASS)
+        source = site.input(0)
+        if source is None or not is_global_mean(site):
             return None
-        epilogue, extras, value = finder.epilogue(conv)
-        if extras:
+        nodes, convs, windows, value = [pool], list[ir.Node](), list[Window](), site.output
+        for _ in range(2):
+            conv = only_reader(value)
+            window = None if conv is None else finder.window(conv)
+            if conv is None or window is None or not window.is_point or not finder.is_layer(conv):
+                return None
+            epilogue, extras, value = finder.epilogue(conv)
+            if extras:
+                return None
+            convs.append(conv)
+            windows.append(window)
+            nodes += [conv, *epilogue]
+        product = only_reader(value)
+        if product is None or product.op_type != "Mul" or product.domain:
             return None
-        convs.append(conv)
-        windows.append(window)
-        nodes += [conv, *epilogue]
-    product = only_reader(value)
-    if product is None or product.op_type != "Mul" or product.domain:
-        return None
-    if source not in product.inputs:
-        return None
-    return Block("squeeze_excite", tuple(convs), tuple(windows), tuple(nodes), source, value)
+        if source not in product.inputs:
+            return None
+        return Block("squeeze_excite", tuple(convs), tuple(windows), tuple(nodes), source, value)
 
-
-def describe(scope: Scope, block: Block) -> Described:
-    """Return the signature and weights of a block."""
-    return _Writer(scope, block).layers()
-
-
-class _Writer(BodyWriter):
-    def layers(self) -> Described:
+    def describe(self) -> Described:
         """Describe the two layers after means over rows."""
         first, second = self.block.convs
         batch, channels, height, _ = self._sizes(self.block.source)

@@ -14,7 +14,7 @@ from ortkit.fusion.conv.blocks import CpuBlockFinder
 from ortkit.fusion.conv.bodies import BodyWriter, Described
 from ortkit.fusion.conv.borders import Borders
 from ortkit.fusion.conv.cost import ChainCost
-from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
+from ortkit.fusion.conv.finder import BlockFinder
 from ortkit.fusion.conv.int8 import describe_quantized
 from ortkit.fusion.conv.join import join_expansions
 from ortkit.kernels.image_anchor import ImageAnchor
@@ -62,13 +62,23 @@ def target_of(scope: Scope) -> ConvTarget:
 def describe_block(scope: Scope, block: Block) -> Described:
     """Return the signature and weights of a block."""
     if isinstance(block.anchor, ImageAnchor):
-        made: Described = load(f"{block.anchor.blocks}:describe")(scope, block)
+        made: Described = load(block.anchor.blocks)(scope, block).describe()
         return made
     if block.kind == "bf16_conv":
         return ProductWriter(scope, block).product()
     if block.kind == "int8_conv":
         return describe_quantized(scope, block)
     return BodyWriter(scope, block).convolutions()
+
+
+class CudaBlockFinder(BlockFinder):
+    """What kernels for CUDA take: half precision, and poolings of what other blocks make."""
+
+    dtypes = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+    other_dtype = "it is not in half precision"
+    most_extras = 1
+    begins_with_images = False
+    needs_sizes = True
 
 
 def _find(scope: Scope, graph: ir.Graph, refused: _Nodes, apart: _Nodes) -> list[Block]:

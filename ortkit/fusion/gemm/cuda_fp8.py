@@ -123,7 +123,7 @@ def _narrowed(
     before: list[onnx.NodeProto] = []
 
     def add(value: ir.Value, spec: TensorSpec | None = None) -> str:
-        inputs.setdefault(value, spec or tensor_spec(scope, value, {}))
+        inputs.setdefault(value, spec or tensor_spec(scope, value))
         return called.setdefault(value, f"n{len(called)}")
 
     matrices = {product.inputs[1]: matrix_of(scope, product) for product in chain.products}

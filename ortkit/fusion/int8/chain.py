@@ -17,18 +17,17 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.analysis.quantization import is_op
-from ortkit.fusion.int8.lookup import Lookup, find_lookup
-from ortkit.fusion.int8.products import (
+from ortkit.fusion.int8.grids import (
     MICROSOFT,
     Array,
     Grid,
-    IntegerProduct,
     channel_grids,
     dequantized,
-    find_product,
     grid_of,
     quotient,
 )
+from ortkit.fusion.int8.lookup import Lookup, find_lookup
+from ortkit.fusion.int8.products import IntegerProduct, find_product
 from ortkit.fusion.regions.access import access_of, is_read_once
 from ortkit.fusion.regions.anchors import Choices, around
 from ortkit.fusion.regions.bodies import is_runtime_own, write_step
@@ -36,12 +35,12 @@ from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS
 from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import PASS, FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import equal_sizes
 from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.anchor import Anchor
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -263,7 +262,7 @@ class Chain:
             return False
         if self.scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
             return False
-        grids = channel_grids(self.scope, node, self.product.matrix)
+        grids = channel_grids(self.scope, node, self._columns, self.product.matrix.result_axis)
         if grids is None:
             return False
         number = len(self.inputs)

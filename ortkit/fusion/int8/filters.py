@@ -16,23 +16,20 @@ import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op, places
 from ortkit.fusion.int8.chain import Chain, End, Kept
-from ortkit.fusion.int8.products import (
-    Array,
-    Finder,
-    IntegerProduct,
-    Sizes,
-    Weights,
-    channel_grids,
-    dequantized,
-    grid_of,
-    quotient,
-)
+from ortkit.fusion.int8.grids import Array, channel_grids, dequantized, grid_of, quotient
+from ortkit.fusion.int8.products import Finder, IntegerProduct
+from ortkit.fusion.int8.weights import Sizes, Weights
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import Window, window_of
-from ortkit.kernels.layouts.int8_panels import WIDTH, filter_layout, layout, lines_of
+from ortkit.kernels.layouts.int8_panels import (
+    filter_layout,
+    joined_groups,
+    layout,
+    lines_of,
+)
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused, RefusedError, refusals
@@ -42,9 +39,6 @@ from ortkit.rewrite.site import Site
 KIND = "int8_conv"
 _TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 _RANK = 4
-#: Multiply-adds of ours in the time in which ONNX Runtime copies one pixel of one group; see
-#: `Rates.gather` in `fusion/conv/int8.py`.
-_GATHERED = 290
 
 
 @dataclass(frozen=True)
@@ -79,11 +73,7 @@ class Filters(Weights):
     @property
     def joined(self) -> int:
         """How many groups are read as one; 1 of a depthwise convolution."""
-        each = self.columns // self.groups
-        if self.is_depthwise:
-            return 1
-        counts = (one for one in range(1, self.groups) if self.groups % one == 0)
-        return next((one for one in counts if one * each % WIDTH == 0), self.groups)
+        return 1 if self.is_depthwise else joined_groups(self.columns, self.groups)
 
     @property
     def depth(self) -> int:
@@ -145,9 +135,10 @@ class Filters(Weights):
         """See `Weights`."""
         return 1 if self.is_depthwise or self.is_matrix else 0
 
-    def result_axis(self, rank: int) -> int:
+    @property
+    def result_axis(self) -> int:
         """See `Weights`."""
-        return rank - 3
+        return -3
 
     @property
     def has_zeros_around(self) -> bool:
@@ -223,7 +214,7 @@ class _Finder(Finder):
             raise RefusedError("its activations are not uint8")
         if not weight.is_depthwise:
             raise RefusedError("its activations have no constant grid for all channels")
-        grids = channel_grids(self.scope, wide, weight)
+        grids = channel_grids(self.scope, wide, weight.columns, weight.result_axis)
         if grids is None:
             raise RefusedError("its activations have no constant grid for each channel")
         if grids.zero is None and weight.has_zeros_around:
@@ -269,13 +260,7 @@ class _Finder(Finder):
         if groups < 1 or columns % groups:
             raise RefusedError("its groups have no equal numbers of filters")
         is_depthwise = groups == columns and depth == 1 and groups != 1
-        found = Filters(value, middle, window, groups, is_depthwise)
-        if found.depth > depth + _GATHERED * groups / columns:
-            raise RefusedError(
-                f"its groups of {depth} channels and {columns // groups} filters leave most of a"
-                " vector empty"
-            )
-        return found
+        return Filters(value, middle, window, groups, is_depthwise)
 
     def _padded(self, weight: Filters) -> tuple[ir.Value, Filters, tuple[ir.Node, ...]]:
         """Return what is convolved without a Pad of zeros in front, whose pads the window takes.

@@ -19,8 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.analysis.quantization import is_op
 from ortkit.errors import InternalError
+from ortkit.fusion.int8.grids import MICROSOFT, Array, Grid, grid_of
 from ortkit.fusion.int8.lookup_child import BYTES, Outcome, Table, TablesJob, tables
-from ortkit.fusion.int8.products import MICROSOFT, Array, Grid, grid_of
 from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.growth import next_step
 from ortkit.isolation.ended import Ended

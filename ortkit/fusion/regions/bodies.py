@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ortkit.fusion.regions.node_writer import NodeWriter
+from ortkit.kernels.node_writer import NodeWriter
 
 GELU_SINCE, RMS_NORM_SINCE, AXES_INPUT_SINCE, LAYER_NORM_SINCE = 20, 23, 18, 17
 #: What ONNX Runtime's skip norms add where no epsilon is given, and what ONNX's norms do.

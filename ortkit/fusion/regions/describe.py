@@ -16,6 +16,7 @@ from ortkit.fusion.regions.input_names import input_names
 from ortkit.fusion.regions.parameters import reshape_parameter
 from ortkit.fusion.regions.region import FusedRegion, is_written
 from ortkit.fusion.regions.sizes import equal_sizes, join_unsolved
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
@@ -139,11 +140,24 @@ class _Body:
         return name
 
 
-def tensor_spec(scope: Scope, value: ir.Value, equal: Mapping[Size, Size]) -> TensorSpec:
+_SAME: Mapping[Size, Size] = {}
+
+
+def tensor_spec(scope: Scope, value: ir.Value, equal: Mapping[Size, Size] = _SAME) -> TensorSpec:
     """Return what a signature says of a value; `equal` are sizes and what else they are called."""
-    shape, dtype = scope.shapes.shape(value), scope.shapes.dtype(value)
-    if shape is None or dtype is None:
+    spec = known_spec(scope.shapes, value, equal)
+    if spec is None:
         raise InternalError(f"a region with a value of unknown shape: {value.name!r}")
+    return spec
+
+
+def known_spec(
+    shapes: Shapes, value: ir.Value, equal: Mapping[Size, Size] = _SAME
+) -> TensorSpec | None:
+    """Return the type and sizes of a value, None if they are not known; see `tensor_spec`."""
+    shape, dtype = shapes.shape(value), shapes.dtype(value)
+    if shape is None or dtype is None:
+        return None
     named = (equal.get(size, size) for size in shape)
     sizes = tuple(size if isinstance(size, int) else str(size) for size in named)
     return TensorSpec(value.name or "", dtype.numpy().name, sizes)

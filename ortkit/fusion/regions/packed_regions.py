@@ -16,13 +16,13 @@ from ortkit.fusion.regions.cost_model import Prediction, gain_refusal
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.members import is_reshape
-from ortkit.fusion.regions.node_writer import NodeWriter
 from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS
 from ortkit.fusion.regions.packed import Product, find_product, sizes_as_text, with_epilogues
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import joined_rows
 from ortkit.kernels.anchor import Anchor, ProductSizes
+from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.kernels.sizes import extent_of
 from ortkit.refusal import Refused

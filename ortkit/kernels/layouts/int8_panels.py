@@ -38,6 +38,20 @@ def lines_of(
     return height * width, channels
 
 
+def joined_groups(columns: int, groups: int) -> int:
+    """Return how many groups of channels are read as one, with zeros between them.
+
+    As many as fill whole panels, or all.
+
+    Args:
+        columns: Filters of all groups.
+        groups: Of channels.
+    """
+    each = columns // groups
+    counts = (one for one in range(1, groups) if groups % one == 0)
+    return next((one for one in counts if one * each % WIDTH == 0), groups)
+
+
 def filter_layout(columns: int, lines: int, run: int) -> Prepack:
     """Return the panels of filters [columns, lines, run]; see `lines_of`."""
     groups, panels = -(-run // GROUP), -(-columns // WIDTH)

@@ -7,19 +7,19 @@ into its memory instead, and the programs of the layers know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ortkit.kernels.signature import TensorSpec
-from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.provider.own.program import Program
+from ortkit.provider.own.sizes import elements_of
 
 
 def fits(carried: TensorSpec, carrier: TensorSpec) -> bool:
     """Say whether the bytes of `carried` have room in `carrier` in every run."""
     if carried.dtype != carrier.dtype:
         return False
-    rest = _elements(carrier).divided_by(_elements(carried))
+    rest = elements_of(carrier).divided_by(elements_of(carried))
     return rest is not None and not rest.symbols and rest.factor >= 1
 
 
@@ -36,7 +36,7 @@ def choose(wanted: Sequence[TensorSpec], offered: Sequence[TensorSpec]) -> dict[
             for place, carrier in enumerate(offered):
                 if place in chosen.values() or not fits(carried, carrier):
                     continue
-                if is_equivalent and _elements(carried) != _elements(carrier):
+                if is_equivalent and elements_of(carried) != elements_of(carrier):
                     continue
                 chosen[index] = place
                 break
@@ -70,11 +70,3 @@ def _added(
     first = len(program.tensors)
     places = {place: first + index for index, place in enumerate(carriers)}
     return (*program.tensors, *carriers.values()), places
-
-
-def _elements(tensor: TensorSpec) -> Extent:
-    return product(_extents(tensor))
-
-
-def _extents(tensor: TensorSpec) -> Iterable[Extent]:
-    return map(extent_of, tensor.shape)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from ortkit.fusion.regions.describe import known_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.packed import Panels
 from ortkit.fusion.regions.search import PACKED
@@ -19,7 +20,7 @@ from ortkit.provider.own.acyclic import in_cycles
 from ortkit.provider.own.assembly import Assembler
 from ortkit.provider.own.claim_set import Claim, ClaimSet, Declined
 from ortkit.provider.own.original_cost import OriginalCost
-from ortkit.provider.own.program_builder import Assembled, array_of, sizes_of
+from ortkit.provider.own.program_builder import Assembled, array_of
 from ortkit.provider.own.subgraph_cut import Cut, Cuts
 from ortkit.provider.own.weights import Origin, aligned
 from ortkit.refusal import Refused, needed, refusals
@@ -264,7 +265,7 @@ class Claimer:
 
     def _spec(self, value: ir.Value) -> TensorSpec | None:
         """Return type and sizes of a value of the original, None if they are not known."""
-        return sizes_of(self._shapes, value)
+        return known_spec(self._shapes, value)
 
     # ---- all of them together
 

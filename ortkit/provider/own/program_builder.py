@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.regions.cost_model import Prediction
+from ortkit.fusion.regions.describe import known_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.sizes import join_unsolved, joined_rows
-from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program import Program, Step
 from ortkit.refusal import Refused, needed, refusals
@@ -147,7 +147,7 @@ class ProgramBuilder:
 
     def spec(self, value: ir.Value) -> TensorSpec:
         """Return the type and sizes of a value that a kernel reads or makes."""
-        found = self.specs.get(value) or sizes_of(self.scope.shapes, value)
+        found = self.specs.get(value) or known_spec(self.scope.shapes, value)
         assert found is not None, "a kernel's tensor of unknown shape"
         return found
 
@@ -198,13 +198,4 @@ def array_of(scope: Scope, value: ir.Value) -> np.ndarray:
 
 def spec_of(scope: Scope, value: ir.Value) -> TensorSpec | Refused:
     """Return the type and sizes of a value, or that they are not known."""
-    return sizes_of(scope.shapes, value) or Refused(f"the shape of {value.name!r} is not known")
-
-
-def sizes_of(shapes: Shapes, value: ir.Value) -> TensorSpec | None:
-    """Return the type and sizes of a value, None if they are not known."""
-    shape, dtype = shapes.shape(value), shapes.dtype(value)
-    if shape is None or dtype is None:
-        return None
-    sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
-    return TensorSpec(value.name or "", dtype.numpy().name, sizes)
+    return known_spec(scope.shapes, value) or Refused(f"the shape of {value.name!r} is not known")

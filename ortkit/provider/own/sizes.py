@@ -109,7 +109,12 @@ def itemsize(dtype: str) -> int:
 
 def bytes_of(tensor: TensorSpec) -> Extent:
     """Return the bytes of a tensor."""
-    return product(dims_of(tensor)) * Extent(itemsize(tensor.dtype))
+    return elements_of(tensor) * Extent(itemsize(tensor.dtype))
+
+
+def elements_of(tensor: TensorSpec) -> Extent:
+    """Return how many elements a tensor has."""
+    return product(dims_of(tensor))
 
 
 def dims_of(tensor: TensorSpec) -> list[Extent]:

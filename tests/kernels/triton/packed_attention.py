@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortkit.fusion.attention.bodies import AttentionBody
 from ortkit.fusion.attention.cuda_packed import packed_nodes
+from ortkit.kernels.attention_body import AttentionBody
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 
 

@@ -15,8 +15,7 @@ import pytest
 from fused_model import fused_model, random_input, session
 from interpreter import Interpreter, numpy_dtype
 
-from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
-from ortkit.fusion.conv.targets import describe_block
+from ortkit.fusion.conv.targets import CudaBlockFinder, describe_block
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import compile_step

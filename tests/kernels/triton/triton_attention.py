@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ortkit.fusion.attention.bodies import AttentionBody
+from ortkit.kernels.attention_body import AttentionBody
 from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
 from ortkit.kernels.sizes import extent_of
 

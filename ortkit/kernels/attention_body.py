@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from ortkit.fusion.regions.node_writer import NodeWriter
+from ortkit.kernels.node_writer import NodeWriter
 
 #: Shape has had a first and a last dim since then, Trilu is older.
 SINCE = 15
