@@ -135,3 +135,11 @@ class _Writer:
         for index, output in enumerate(outputs):
             if output is value:
                 outputs[index] = made
+
+
+def padding_note(model: ir.Model) -> str:
+    """Return what is done about padding in a result; empty if nothing is."""
+    is_skipped = SKIPPED_KEY in model.metadata_props
+    said = model.metadata_props.get(PADDING_KEY, "")
+    what = "is not computed" if is_skipped else "is computed"
+    return f"padding {what}; {said}" if said else "padding is not computed" if is_skipped else ""

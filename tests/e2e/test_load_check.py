@@ -175,7 +175,7 @@ def test_a_result_that_loads_with_no_rewrite_either_is_not_written(
         ).rename(path)
 
     source = save(tmp_path, TEXT)
-    monkeypatch.setattr("ortkit.optimization.call.save_model", save_wrongly)
+    monkeypatch.setattr("ortkit.optimization.workspace.save_model", save_wrongly)
     with pytest.raises(CheckError, match="no result loads in ONNX Runtime"):
         optimize(source, OptimizeOptions(kernels="off", verify=False))
 

@@ -22,7 +22,7 @@ from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.library import LibraryBuild, build_kernels
 from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature, body_text
-from ortkit.optimization import call
+from ortkit.optimization import kernel_stage, verify_stage
 from ortkit.optimization.report import Report
 from ortkit.targets.target import Target
 from ortkit.verify import verifier
@@ -98,7 +98,7 @@ def break_kernels(monkeypatch: pytest.MonkeyPatch) -> Break:
 @pytest.fixture(params=[False, True], ids=["few cores", "many cores"])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let stages run one after the other, and side by side."""
-    monkeypatch.setattr(call, "has_room", lambda: request.param)
+    monkeypatch.setattr(verify_stage, "has_room", lambda: request.param)
 
 
 def found(model: onnx.ModelProto, **options: object) -> Report:
@@ -215,7 +215,7 @@ def _negative(step: Any) -> Any:
 def test_kernels_that_were_checked_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[object] = []
     real = check.check_kernels
-    for module in (check, verifier):
+    for module in (kernel_stage, verifier):
         monkeypatch.setattr(
             module, "check_kernels", lambda *a, **o: checks.append(a) or real(*a, **o)
         )
