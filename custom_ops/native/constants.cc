@@ -126,9 +126,11 @@ struct Copy {
 
 namespace {
 
+// The bytes are compared, too: a session that ends unmaps its file before its kernels are destroyed, and
+// another file may lie at that address by now.
 Copy* Find(const void* source, size_t bytes) {
   for (Copy* copy = first; copy != nullptr; copy = copy->next) {
-    if (copy->source == source && copy->bytes == bytes) return copy;
+    if (copy->source == source && copy->bytes == bytes && memcmp(copy->memory, source, bytes) == 0) return copy;
   }
   return nullptr;
 }
@@ -163,6 +165,7 @@ const Copy* HoldCopy(const void* source, size_t bytes) {
   Copy* copy = Find(source, bytes);
   if (copy != nullptr) {
     ++copy->holders;
+    GiveBack(static_cast<const char*>(source), static_cast<const char*>(source) + bytes);
   } else {
     copy = MakeCopy(source, bytes);
   }

@@ -7,7 +7,7 @@ namespace ortkit {
 
 struct Copy;
 
-// A copy of memory that does not change as long as the copy is held, the same for all who ask for it. Null
+// A copy of memory, the same for all who ask for it while its bytes are the same. Null
 // where none would help: the memory is no file's, the system has no huge pages, or there is no memory.
 // The pages of the file leave this process.
 const Copy* HoldCopy(const void* source, size_t bytes);

@@ -438,6 +438,10 @@ void WeightsOfFilesAreCopiedToHugePages() {
   const ortkit::Copy* one = ortkit::HoldCopy(mapped.memory, Mapped::kBytes);
   const ortkit::Copy* same = ortkit::HoldCopy(mapped.memory, Mapped::kBytes);
   EXPECT(one != nullptr && one == same);
+  // Another file lies there while the first one's kernel is still held.
+  EXPECT(one != nullptr && *reinterpret_cast<const float*>(ortkit::MemoryOf(one)) == 2.0f);
+  EXPECT(first.LastOfRun() == 1.0f);
+  EXPECT(mapped.PagesHere() == 0);
   for (const ortkit::Copy* copy : {one, same}) {
     if (copy != nullptr) ortkit::ReleaseCopy(copy);
   }
