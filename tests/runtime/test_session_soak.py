@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -101,11 +102,14 @@ def test_runs_leave_nothing() -> None:
 
 
 def test_what_grows_each_time_is_found() -> None:
-    kept: list[bytearray] = []
+    kept: list[mmap.mmap] = []
 
     def grown() -> int:
+        """Keep new pages: an allocator may have some that were resident before."""
         before = resident_bytes()
-        kept.append(bytearray(b"x" * (1 << 23)))
+        kept.append(mmap.mmap(-1, 1 << 23))
+        for page in range(0, 1 << 23, mmap.PAGESIZE):
+            kept[-1][page] = 1
         return resident_bytes() - before
 
     assert grows_each_time(grown, 1 << 22)
