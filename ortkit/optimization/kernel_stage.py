@@ -19,7 +19,7 @@ class KernelStage:
         """Check nothing yet.
 
         Args:
-            candidates: Makes the candidates; is told which kernels are wrong.
+            candidates: Makes the candidates; records which kernels are wrong.
         """
         self._candidates = candidates
         self.report: KernelReport | None = None

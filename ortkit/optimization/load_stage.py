@@ -25,7 +25,7 @@ class LoadStage:
         """Load nothing yet.
 
         Args:
-            candidates: Makes the candidates; is told which rewrites keep one from loading.
+            candidates: Makes the candidates; records which rewrites keep one from loading.
         """
         self._candidates = candidates
         self._work = candidates.work

@@ -20,7 +20,7 @@ class MeasureStage:
         """Read the source.
 
         Args:
-            candidates: Makes the candidates; is told which kernels do not pay.
+            candidates: Makes the candidates; records which kernels do not pay.
         """
         self._candidates = candidates
         self._work = candidates.work

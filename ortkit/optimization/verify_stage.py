@@ -29,7 +29,7 @@ class VerifyStage:
         """Run nothing yet.
 
         Args:
-            candidates: Makes the candidates; is told what is rolled back.
+            candidates: Makes the candidates; records what is rolled back.
         """
         self._candidates = candidates
         self._work = candidates.work
