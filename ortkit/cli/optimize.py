@@ -266,8 +266,8 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
         show.labelled("timed", timing_text(report.timing))
     if report.load_check != "yes":
         show.labelled("loads", report.load_check)
-    taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
-    show.labelled("time", taken)
+    elapsed = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
+    show.labelled("time", elapsed)
     for path in files:
         show.line(f"wrote     {path} ({show.bytes_text(path.stat().st_size)})")
 

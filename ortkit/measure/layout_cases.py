@@ -61,7 +61,7 @@ def layout_cases(ran: Sequence[tuple[NodeEvent, ir.Node | None]]) -> tuple[Layou
     """
     total = sum(event.duration_us for event, _ in ran) or 1
     names: dict[tuple[object, ...], dict[str, None]] = {}
-    taken: dict[tuple[object, ...], int] = {}
+    elapsed: dict[tuple[object, ...], int] = {}
     for event, node in ran:
         if node is None or node.op_type not in OPS or node.domain not in _STANDARD:
             continue
@@ -78,9 +78,9 @@ def layout_cases(ran: Sequence[tuple[NodeEvent, ir.Node | None]]) -> tuple[Layou
             attributes = written_padding(attributes, event.inputs)
         key = (node.op_type, event.inputs, constant, tuple(sorted(attributes.items())))
         names.setdefault(key, {})[event.name] = None
-        taken[key] = taken.get(key, 0) + event.duration_us
+        elapsed[key] = elapsed.get(key, 0) + event.duration_us
     cases = [
-        LayoutCase(key[0], tuple(found), key[1], key[2], key[3], taken[key] / total)  # type: ignore[arg-type]
+        LayoutCase(key[0], tuple(found), key[1], key[2], key[3], elapsed[key] / total)  # type: ignore[arg-type]
         for key, found in names.items()
     ]
     return tuple(sorted(cases, key=lambda one: -one.share))

@@ -94,7 +94,7 @@ class NodeLayouts:
 def _fastest(
     times: Sequence[LayoutTime], key: Callable[[LayoutTime], float | None]
 ) -> LayoutTime | None:
-    known = [(value, place) for place, one in enumerate(times) if (value := key(one)) is not None]
+    known = [(value, index) for index, one in enumerate(times) if (value := key(one)) is not None]
     return times[min(known)[1]] if known else None
 
 

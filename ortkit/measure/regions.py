@@ -159,7 +159,7 @@ def _compared(times: CaseTimes, copies: int) -> Compared | str:
     if times.problem:
         return times.problem
     body, kernel = (
-        [1e6 / copies * each for each in taken] for taken in (times.body, times.kernel)
+        [1e6 / copies * each for each in elapsed] for elapsed in (times.body, times.kernel)
     )
     return compare(body, kernel)
 

@@ -386,15 +386,15 @@ class Scope:
         others = () if self._open is None else new.uses()
         graphs = [old.graph] if old.graph is not None and old.is_graph_output() else []
         outputs = tuple(
-            (graph, place)
+            (graph, position)
             for graph in graphs
-            for place, value in enumerate(graph.outputs)
+            for position, value in enumerate(graph.outputs)
             if value is old
         )
         for node, index in uses:
             node.replace_input_with(index, new)
-        for graph, place in outputs:
-            graph.outputs[place] = new
+        for graph, position in outputs:
+            graph.outputs[position] = new
         self.replacements += 1
         old.meta[REPLACED_BY] = new, self.replacements
         self._note(Replaced(old, new, uses, frozenset(others), outputs))

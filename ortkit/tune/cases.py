@@ -39,8 +39,8 @@ class TuneCase:
         In it times hold: that a kernel for any size is fastest may depend on its size.
         """
         return ",".join(
-            f"s{place}={1 << max(0, size - 1).bit_length()}"
-            for place, size in enumerate(self.sizes)
+            f"s{index}={1 << max(0, size - 1).bit_length()}"
+            for index, size in enumerate(self.sizes)
         )
 
     @cached_property

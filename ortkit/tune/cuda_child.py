@@ -197,11 +197,11 @@ def _timed_alone(cuda: _Cuda, job: CudaTimingJob) -> KernelTimes:
     turns = [partial(cold.nanoseconds, kernels[number]) for number in alive]
     for turn in turns * _WARM_UPS:
         turn()
-    taken = interleaved(
+    elapsed = interleaved(
         turns, job.rounds, order=lambda places, _: random.permutation(places),
         until=time.perf_counter() + job.seconds,
     )  # fmt: skip
-    return times_of(count, alive, taken, problems)
+    return times_of(count, alive, elapsed, problems)
 
 
 class _Cold:
@@ -223,9 +223,9 @@ class _Cold:
             step.launch()
         cuda.call("cuEventRecord", self.end, None)
         cuda.call("cuEventSynchronize", self.end)
-        taken = ctypes.c_float()
-        cuda.call("cuEventElapsedTime", ctypes.byref(taken), self.begin, self.end)
-        return max(1.0, 1e6 * taken.value)
+        elapsed = ctypes.c_float()
+        cuda.call("cuEventElapsedTime", ctypes.byref(elapsed), self.begin, self.end)
+        return max(1.0, 1e6 * elapsed.value)
 
 
 def _computed(

@@ -16,7 +16,7 @@ from ortkit.kernels.build.compiler import cores
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuning.calibration import processor
-from ortkit.kernels.tuning.database import Place, cache_file
+from ortkit.kernels.tuning.database import RecordKey, cache_file
 from ortkit.refusal import Refused
 from ortkit.targets.catalog import traits_of
 from ortkit.targets.target import Target
@@ -123,8 +123,8 @@ def tune_kernels(
     began, said = time.monotonic(), [*notes]
     regions: list[TuningRegion] = []
     shapes: dict[str, tuple[int, ...]] = {}
-    for place, kernels in enumerate(searches):
-        is_last = place == len(searches) - 1
+    for index, kernels in enumerate(searches):
+        is_last = index == len(searches) - 1
         tried = sum(one.new_trials for one in regions)
         trials = None if options.trials is None else options.trials - tried
         loop = Loop(store, target, trials, options.seconds, options.progress, notes=said,
@@ -180,7 +180,7 @@ def _gain(regions: Sequence[TuningRegion]) -> float:
     """Return how many times as fast all kernels are together, each after its best search."""
     gains: dict[str, float] = {}
     for one in regions:
-        gains[one.place.key] = max(one.record.gain, gains.get(one.place.key, 1.0))
+        gains[one.record_key.key] = max(one.record.gain, gains.get(one.record_key.key, 1.0))
     return len(gains) / sum(1 / gain for gain in gains.values()) if gains else 1.0
 
 
@@ -188,10 +188,10 @@ def _region(
     kernel: WrittenKernel, case: TuneCase, store: TuneStore, target: Target
 ) -> TuningRegion:
     bucket = kernel.bucket or case.bucket
-    place = Place(processor(), target.level, kernel.backend, kernel.signature.key, bucket)
-    record = store.record(place, kernel.name, kernel.generator)
+    record_key = RecordKey(processor(), target.level, kernel.backend, kernel.signature.key, bucket)
+    record = store.record(record_key, kernel.name, kernel.generator)
     return TuningRegion(
-        case, kernel.backend, target, place, record, _timer(kernel), shipped=kernel.first,
+        case, kernel.backend, target, record_key, record, _timer(kernel), shipped=kernel.first,
         parameters=dict(kernel.parameters), name=kernel.name, propose=kernel.propose,
     )  # fmt: skip
 

@@ -131,20 +131,20 @@ def _timed(
 ) -> list[list[Times] | KernelError]:
     with TemporaryFolder("tune") as folder:
         jobs = []
-        for place, one in enumerate(requests):
+        for index, one in enumerate(requests):
             for number, choices in enumerate(one.choices):
-                into = folder / f"{place}-{number}"
+                into = folder / f"{index}-{number}"
                 into.mkdir()
                 signature = one.case.signature
                 jobs.append(Job(one.backend, signature, target, into, choices, is_trial=True))
         made = iter(compile_all(jobs, _uncounted))
         parts = [[next(made) for _ in one.choices] for one in requests]
 
-        def measured(place: int) -> list[Times] | KernelError:
-            own = folder / str(place)
+        def measured(index: int) -> list[Times] | KernelError:
+            own = folder / str(index)
             own.mkdir()
             try:
-                return times_of(measure, requests[place], parts[place], effort, own)
+                return times_of(measure, requests[index], parts[index], effort, own)
             except KernelError as error:
                 return error
 

@@ -102,8 +102,8 @@ def launches_of(
         images = [_image(kernel, number, step, architecture) for step in range(len(variant.steps))]
         if all(images) and _holds(variant, case):
             steps = [
-                _launch(variant, place, image, case)
-                for place, image in enumerate(images)
+                _launch(variant, index, image, case)
+                for index, image in enumerate(images)
                 if image is not None
             ]
             return steps, [case.value(size) for size in variant.scratch]
@@ -132,8 +132,8 @@ def _holds(variant: Variant, case: TuneCase) -> bool:
     return True
 
 
-def _launch(variant: Variant, place: int, image: Image, case: TuneCase) -> CudaLaunch:
-    step = variant.steps[place]
+def _launch(variant: Variant, index: int, image: Image, case: TuneCase) -> CudaLaunch:
+    step = variant.steps[index]
 
     def blocks(count: CeilDiv) -> int:
         return -(-case.value(count.extent) // count.divisor)

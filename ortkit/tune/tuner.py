@@ -13,7 +13,7 @@ from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuning.calibration import machine
-from ortkit.kernels.tuning.database import Chooser, Place, cache_file
+from ortkit.kernels.tuning.database import Chooser, RecordKey, cache_file
 from ortkit.kernels.tuning.defaults import default_choices
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.optimization.call import Optimized, optimize
@@ -195,22 +195,22 @@ class Tuner:
         found = []
         for case, backend in cases:
             try:
-                (taken,) = self.runner.time(case, self.target, backend, [""], Effort())
+                (elapsed,) = self.runner.time(case, self.target, backend, [""], Effort())
             except KernelError as error:
                 self.notes.append(f"{case.signature.op_type}: {error}")
                 continue
-            share = min(1.0, 1e-9 * taken.median_ns * case.nodes / run_seconds)
+            share = min(1.0, 1e-9 * elapsed.median_ns * case.nodes / run_seconds)
             found.append((replace(case, share=share), backend))
         return sorted(found, key=lambda one: -one[0].share)
 
     def _region(self, case: TuneCase, backend: str) -> TuningRegion:
         key, bucket = case.signature.key, case.bucket
-        place = Place(self.runner.processor, self.target.level, backend, key, bucket)
+        record_key = RecordKey(self.runner.processor, self.target.level, backend, key, bucket)
         maker = load_backend(backend)
-        record = self.store.record(place, case.signature.op_type, maker.fingerprint())
+        record = self.store.record(record_key, case.signature.op_type, maker.fingerprint())
         shipped = default_choices(case.signature, maker, self.target)
         return TuningRegion(
-            case, backend, self.target, place, record, self.runner.time, shipped=shipped
+            case, backend, self.target, record_key, record, self.runner.time, shipped=shipped
         )
 
     def _kernel_seconds(self) -> float:

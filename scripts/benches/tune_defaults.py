@@ -29,7 +29,7 @@ from ortkit.kernels.build.compiler import staying
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning.calibration import processor
-from ortkit.kernels.tuning.database import Place, Record
+from ortkit.kernels.tuning.database import Record, RecordKey
 from ortkit.kernels.tuning.defaults import FOLDER, SCHEMA
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
@@ -44,7 +44,7 @@ _FINALISTS, _CANDIDATES = 3, 8
 _EFFORT = {"cpu": Effort(processes=2, rounds=15, seconds=0.001), "cuda": Effort(1, 40)}
 #: Regions whose kernels are compiled together: a process that has made one for a GPU makes the
 #: next several times as fast.
-_TOGETHER = {"cpu": 1, "cuda": 30}
+_REGIONS_AT_ONCE = {"cpu": 1, "cuda": 30}
 #: Part of the time that goes to trials; the rest to what is best for all of a kind.
 _PART = {"cpu": 0.55, "cuda": 0.35}
 _TYPES = {"cpu": (np.float32,), "cuda": (np.float16, np.float32)}
@@ -137,9 +137,9 @@ def _members(backend: Tunable, target: Target, machine: str, only: str) -> list[
             if not kind or not re.search(only, f"{name}: {kind}"):
                 continue
             case = TuneCase(signature)
-            place = Place(machine, target.level, backend.name, signature.key, case.bucket)
+            record_key = RecordKey(machine, target.level, backend.name, signature.key, case.bucket)
             record = Record(signature.op_type, "suite")
-            region = TuningRegion(case, backend.name, target, place, record)
+            region = TuningRegion(case, backend.name, target, record_key, record)
             found.append(Member(name, kind, region))
     return found
 
@@ -148,7 +148,7 @@ def _tune(members: Sequence[Member], until: float) -> None:
     """Give every region a batch in turn, until the time is over or all was tried."""
     store = TuneStore(None)
     target = members[0].tuning.target if members else Target()
-    together = _TOGETHER[target.kind]
+    together = _REGIONS_AT_ONCE[target.kind]
     is_open = True
     while is_open and time.monotonic() < until:
         is_open = False
@@ -186,7 +186,7 @@ def _settled(
         if candidates[kind]
     ]
     gains: dict[str, list[dict[str, float]]] = defaultdict(list)
-    together = _TOGETHER[target.kind]
+    together = _REGIONS_AT_ONCE[target.kind]
     for start in range(0, len(requests), together):
         if time.monotonic() > until:
             print("no time was left for all kinds", file=sys.stderr)

@@ -73,10 +73,10 @@ def compiled(cases: Sequence[Case], architecture: int, folder: Path) -> list[Cud
     """
     jobs = []
     for case in cases:
-        place = folder / case.name
-        place.mkdir(parents=True)
+        run_folder = folder / case.name
+        run_folder.mkdir(parents=True)
         target = Target("cuda", f"sm_{architecture}")
-        jobs.append(Job("triton", case.signature(), target, place))
+        jobs.append(Job("triton", case.signature(), target, run_folder))
     kernels = []
     for case, made in zip(cases, compile_all(jobs, _uncounted), strict=True):
         if not isinstance(made, CudaKernel):
@@ -257,8 +257,8 @@ def _feeds(node: Node) -> dict[str, Array]:
     """Return the inputs of a node by the names of its tensors."""
     specs = node.signature.inputs
     arrays = [
-        _random(_at_edge(spec.dtype), node.shape(spec.shape), place)
-        for place, spec in enumerate(specs)
+        _random(_at_edge(spec.dtype), node.shape(spec.shape), index)
+        for index, spec in enumerate(specs)
     ]
     packed = packed_rows(onnx.parser.parse_function(node.signature.body))
     if packed is not None:

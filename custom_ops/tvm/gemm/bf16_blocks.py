@@ -146,11 +146,11 @@ def dot_block(
             for c in range(columns)
         ]
         for row in range(rows):
-            place = start + e.i64(row * of.stride) + pair * e.i64(2)
-            factor = e.share_row(e.pair(of.a, place), PAIRS, "uint16")
+            offset = start + e.i64(row * of.stride) + pair * e.i64(2)
+            factor = e.share_row(e.pair(of.a, offset), PAIRS, "uint16")
             for total, weight in zip(totals[row], weights, strict=True):
                 e.store_row(total, e.dot(e.row(total, 0, TILE), factor, weight), 0, TILE)
     for row in range(rows):
         for column in range(columns):
-            place = sums[1] + e.i64(row * PAIRS + column * TILE)
-            e.put(sums[0], place, e.row(totals[row][column], 0, TILE), TILE)
+            offset = sums[1] + e.i64(row * PAIRS + column * TILE)
+            e.put(sums[0], offset, e.row(totals[row][column], 0, TILE), TILE)

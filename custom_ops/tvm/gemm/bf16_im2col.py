@@ -57,8 +57,8 @@ def _place(e: Bf16Emitter, pixel: Expr, of: Patches) -> tuple[Expr, Expr, Expr]:
     return image, line, e.share(rest - line * e.i64(width))
 
 
-def _is_within(e: Bf16Emitter, place: Expr, size: int) -> Expr:
-    return e.both(place >= e.i64(0), place < e.i64(size))
+def _is_within(e: Bf16Emitter, offset: Expr, size: int) -> Expr:
+    return e.both(offset >= e.i64(0), offset < e.i64(size))
 
 
 def _copy_line(

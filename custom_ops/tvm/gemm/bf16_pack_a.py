@@ -104,9 +104,9 @@ class _Row:
         for half in range(0, count, VECTOR):
             for offset, width in parts(min(VECTOR, count - half)):
                 with e.lanes(width) as lane:
-                    place = e.i64(half + offset) + lane
-                    value = self._value(at + place) if is_wide else self._raw(at + place)
-                    e.store(filled, value, place)
+                    start = e.i64(half + offset) + lane
+                    value = self._value(at + start) if is_wide else self._raw(at + start)
+                    e.store(filled, value, start)
         if not is_wide:
             return e.part(filled, e.i64(0), PAIRS)
         low, high = (e.part(filled, e.i64(half), VECTOR) for half in (0, VECTOR))

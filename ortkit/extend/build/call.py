@@ -83,14 +83,14 @@ class NativeKernel:
         for pack, function in self.packs:
             workspace = workspace_of(pack, sizes)
             kept.append(ctypes.create_string_buffer(workspace.size + _LINE))
-            place = -(-ctypes.addressof(kept[-1]) // _LINE) * _LINE
-            arguments = [*map(ctypes.c_void_p, (addresses[pack.input], place)),
+            index = -(-ctypes.addressof(kept[-1]) // _LINE) * _LINE
+            arguments = [*map(ctypes.c_void_p, (addresses[pack.input], index)),
                          *map(ctypes.c_int64, (*workspace.sizes, 0, workspace.units))]  # fmt: skip
             if workspace.size and workspace.units and function(*arguments):
                 raise KernelError("packing an input failed", where=self.form.op.id)
-            addresses[pack.input] = place
+            addresses[pack.input] = index
         named = [sizes[symbol] for symbol in self.symbols]
-        by_place = {f"s{place}": size for place, size in enumerate(named)}
+        by_place = {f"s{index}": size for index, size in enumerate(named)}
         units = prod(value_of(one, by_place) for one in self.launch.units)
         work = value_of(self.launch.points, by_place) * units * self.launch.picoseconds_per_point
         parts = max(1, min(threads, units, work // (1000 * _LEAST_NANOSECONDS)))

@@ -153,7 +153,7 @@ def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> 
     sizes = flat_sizes(case.sizes)
     files = write_inputs(form, case, folder, number)
     symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
-    by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
+    by_place = {f"s{index}": sizes[symbol] for index, symbol in enumerate(symbols)}
     units = prod(value_of(extent, by_place) for extent in kernel.launch.units)
     return GuardedCall(
         files,

@@ -66,7 +66,7 @@ def _call(form: Form, case: Case, folder: Path, number: int) -> InterpretedCall:
     source, grid = found
     step = source.steps[0]
     symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
-    by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
+    by_place = {f"s{index}": sizes[symbol] for index, symbol in enumerate(symbols)}
     return InterpretedCall(
         files,
         text=step.text,

@@ -91,7 +91,7 @@ def workspace_of(pack: PackedInput, named: Mapping[str, int]) -> Workspace:
         named: The sizes of the run.
     """
     sizes = tuple(named[symbol] for symbol in symbols_of(pack.signature.inputs))
-    by_place = {f"s{place}": size for place, size in enumerate(sizes)}
+    by_place = {f"s{index}": size for index, size in enumerate(sizes)}
     dims = [-(-value_of(extent, by_place) // divisor) for extent, divisor in pack.shape]
     units = prod(value_of(extent, by_place) for extent in pack.kernel.launch.units)
     return Workspace(prod(dims) * numpy_dtype(pack.dtype).itemsize, sizes, units)

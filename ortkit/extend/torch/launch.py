@@ -88,7 +88,7 @@ class Launches:
             sizes: By name.
         """
         self._scratch = [value_of(one, sizes) for one in source.scratch]
-        by_place = {f"s{place}": sizes[name] for place, name in enumerate(source.symbols)}
+        by_place = {f"s{position}": sizes[name] for position, name in enumerate(source.symbols)}
         inputs = len(form.signature.inputs) - len(form.attributes)
         names = [one.name for one in form.signature.inputs]
 

@@ -119,7 +119,7 @@ class _Maker:
         self.words: Words = words_of(form.op, self.kernel, form.is_present)
         self.tensors: tuple[TensorSpec, ...] = (*form.signature.inputs, *form.signature.outputs)
         self.symbols = symbols_of(self.tensors)
-        self.places = {one.name: place for place, one in enumerate(self.tensors)}
+        self.places = {one.name: index for index, one in enumerate(self.tensors)}
 
     def variant(self) -> VariantSource:
         """Return the variant: alignment that Triton may assume, the grid, the conditions."""
@@ -266,7 +266,7 @@ def has_elements(source: VariantSource, sizes: Mapping[str, int]) -> bool:
         source: The variant.
         sizes: By the names of its symbols.
     """
-    by_place = {f"s{place}": sizes[name] for place, name in enumerate(source.symbols)}
+    by_place = {f"s{index}": sizes[name] for index, name in enumerate(source.symbols)}
     maps = (one for step in source.steps for one in step.maps)
     return all(_value(dim, by_place) for one in maps for dim in one.dims)
 

@@ -231,11 +231,15 @@ def traced_for(form: Form, target: Target, notes: list[str]) -> list[TracedSched
     """
     found = []
     records = known_database().records.items()
-    for place, record in sorted(records, key=lambda one: one[0].bucket):
-        if (place.backend, place.key, place.level) != (NAME, form.signature.key, target.level):
+    for record_key, record in sorted(records, key=lambda one: one[0].bucket):
+        if (record_key.backend, record_key.key, record_key.level) != (
+            NAME,
+            form.signature.key,
+            target.level,
+        ):
             continue
         traced = read_traced(record.best)
-        if place.processor != processor() or traced is None:
+        if record_key.processor != processor() or traced is None:
             continue
         if record.generator.rpartition(" ")[0] != generator_of(NAME, "").rpartition(" ")[0]:
             notes.append(f"{name_of(record.best)} is of another version of TVM: tune it again")

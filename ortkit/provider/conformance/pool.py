@@ -49,8 +49,8 @@ class Worker:
         found = self._process.call(seconds, CaseJudge.judge, case)
         if isinstance(found, Verdict):
             return found
-        taken = round(time.perf_counter() - started, 3)
-        return Verdict(case, "crash", (), _ending(found), taken)
+        elapsed = round(time.perf_counter() - started, 3)
+        return Verdict(case, "crash", (), _ending(found), elapsed)
 
     @property
     def is_alive(self) -> bool:

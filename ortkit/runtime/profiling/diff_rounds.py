@@ -68,12 +68,12 @@ def trace_interleaved(
     found: tuple[list[Traced], list[Traced]] = ([], [])
     for number in range(processes):
         progress(f"trace interleaved, {number + 1} of {processes}")
-        place = folder / f"traces{number}"
-        place.mkdir()
+        run_folder = folder / f"traces{number}"
+        run_folder.mkdir()
         with contextlib.ExitStack() as stack:
             sessions = [
                 stack.enter_context(
-                    _Session(plan, place / side, timeout_seconds, graph=number == 0)
+                    _Session(plan, run_folder / side, timeout_seconds, graph=number == 0)
                 )
                 for side, plan in zip("ab", plans, strict=True)
             ]

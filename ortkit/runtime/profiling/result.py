@@ -246,8 +246,8 @@ class Profile:
     def share(self, ops: frozenset[str]) -> float:
         """Return the part of a traced run that these operators take, 0 to 1."""
         whole = self.overall.profiled.median_us
-        taken = sum(row.own_us for row in self.rows if row.op in ops)
-        return min(1.0, taken / whole) if whole else 0.0
+        elapsed = sum(row.own_us for row in self.rows if row.op in ops)
+        return min(1.0, elapsed / whole) if whole else 0.0
 
     def to_json(self) -> dict[str, object]:
         """Return the document of `ortkit profile --json`."""

@@ -72,7 +72,7 @@ def cached_rows(function: onnx.FunctionProto) -> CachedRows | None:
         return None
     inputs = {name: number for number, name in enumerate(function.input)}
     names = [*nodes[0].input, *[""] * (_TOTAL + 1)]
-    found = [inputs.get(names[place]) for place in (_Q, *_PAST, _LENGTHS, _TOTAL)]
+    found = [inputs.get(names[index]) for index in (_Q, *_PAST, _LENGTHS, _TOTAL)]
     numbers = [number for number in found if number is not None]
     if len(numbers) < len(found):
         return None

@@ -123,14 +123,17 @@ def _median_run(trace: Trace, counted: Sequence[int]) -> int:
 
 def _outliers(trace: Trace, counted: Sequence[int], median_us: float) -> Sequence[str]:
     """Name the runs that took far longer than the median: the machine did something else."""
-    taken = [(float(trace.runs[run].duration_us), number) for number, run in enumerate(counted, 1)]
-    slow = sorted((one for one in taken if one[0] > _OUTLIER * median_us), reverse=True)
+    elapsed = [
+        (float(trace.runs[run].duration_us), number) for number, run in enumerate(counted, 1)
+    ]
+    slow = sorted((one for one in elapsed if one[0] > _OUTLIER * median_us), reverse=True)
     if not slow:
         return ()
     named = ", ".join(f"run {number}: {time_text(us)}" for us, number in slow[:_NAMED])
     more = f", and {len(slow) - _NAMED:,} more" if len(slow) > _NAMED else ""
     return (
-        f"{len(slow):,} of {plural(len(taken), 'run')} took more than {_OUTLIER} times the median "
+        f"{len(slow):,} of {plural(len(elapsed), 'run')} "
+        f"took more than {_OUTLIER} times the median "
         f"({named}{more}): the machine did something else meanwhile",
     )
 
