@@ -199,8 +199,8 @@ class Runner:
 
     def forget(self) -> None:
         """Remove results and given values; arrays that are mapped from them stay usable."""
-        for index in (*self.folder.glob("run*"), *(self.folder / "feeds").glob("[0-9]*")):
-            shutil.rmtree(index)
+        for folder in (*self.folder.glob("run*"), *(self.folder / "feeds").glob("[0-9]*")):
+            shutil.rmtree(folder)
 
 
 def _unmade(values: Values, wanted: Sequence[str]) -> dict[str, Value]:

@@ -78,7 +78,7 @@ def _gather(site: Site) -> None:
     size = shape[axis]
     if places.ndim == 0:
         target = None if size != 1 else reshape_target(shape, _without(shape, axis))
-        if target is not None and site.claim("only-index"):
+        if target is not None and site.claim("only-place"):
             site.replace(site.op("Reshape", [site.input(0), site.constant(target)]))
         return
     if not isinstance(size, int) or size == 0 or places.size == 0 or site.opset < INPUTS_SINCE:
