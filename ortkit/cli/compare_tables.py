@@ -47,7 +47,7 @@ def upgrades(batch: BatchResult) -> list[str]:
         row = result.row
         before = None if row.against is None else by_number[row.against]
         if before is not None and before.row.onnxruntime != row.onnxruntime:
-            title = f"{row.name}, " if len({one.row.name for one in batch.rows}) > 1 else ""
+            title = f"{row.name}, " if len({row.row.name for row in batch.rows}) > 1 else ""
             pair = f"{before.row.onnxruntime} -> {row.onnxruntime}"
             found.append(f"{title}{pair}: {_upgraded(before, result)}")
     return found

@@ -44,7 +44,9 @@ def rounded_otherwise(
     """
     random = np.random.default_rng(trial)
     size = 1.0 if trial < TRIALS else _TIE_EPS
-    ones = {one.name: np.ones((), ir.DataType(one.element_type).numpy()) for one in factors}
+    ones = {
+        factor.name: np.ones((), ir.DataType(factor.element_type).numpy()) for factor in factors
+    }
     every = {**values, **ones}
     return {name: _moved(value, size, random) for name, value in every.items()}
 

@@ -124,7 +124,7 @@ def _is_weight(value: ir.Value, depth: int = _DEPTH) -> bool:
         return True
     if node.op_type not in _TRANSPARENT:
         return False
-    return all(_is_weight(one, depth - 1) for one in node.inputs if one is not None)
+    return all(_is_weight(value, depth - 1) for value in node.inputs if value is not None)
 
 
 def _attributes(node: ir.Node) -> Iterator[tuple[str, Attribute]]:

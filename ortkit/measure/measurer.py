@@ -150,8 +150,8 @@ class Measurer:
                 f"it came, and {kernels.ratio:.3f} times as fast as without kernels"
             )
             self.regions = tuple(
-                replace(one, kept=one.kept and bool(together) and one.op not in together)
-                for one in self.regions
+                replace(region, kept=region.kept and bool(together) and region.op not in together)
+                for region in self.regions
             )
             if together:
                 return False

@@ -181,7 +181,7 @@ def _timed_alone(cuda: _Cuda, job: CudaTimingJob) -> KernelTimes:
     for number, (steps, sizes) in enumerate(zip(job.kernels, job.scratch, strict=True)):
         try:
             scratch = [cuda.memory(size) for size in sizes]
-            kernels.append([_Step(cuda, one, tensors, scratch) for one in steps])
+            kernels.append([_Step(cuda, step, tensors, scratch) for step in steps])
             found = _computed(cuda, kernels[-1], outputs, tensors[len(inputs) :])
         except RuntimeError as error:
             if not number or "ILLEGAL" in str(error) or "LAUNCH_FAILED" in str(error):

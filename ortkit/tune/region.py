@@ -88,7 +88,7 @@ class TuningRegion:
     @property
     def tried(self) -> dict[str, float | None]:
         """Choices -> their ratio to the default, None if they failed."""
-        return {one.choices: one.ratio for one in self.record.trials}
+        return {trial.choices: trial.ratio for trial in self.record.trials}
 
     @property
     def is_pending(self) -> bool:
@@ -144,7 +144,7 @@ class TuningRegion:
         )
         self.record = replace(self.record, trials=(*self.record.trials, *trials))
         self.new_trials += len(trials)
-        top = max((one.ratio for one in trials if one.ratio is not None), default=0.0)
+        top = max((trial.ratio for trial in trials if trial.ratio is not None), default=0.0)
         self.stale = 0 if top > best * _LEAST_GAIN else self.stale + 1
         store.put(self.record_key, self.record)
 
@@ -160,11 +160,11 @@ class TuningRegion:
             if len(choices) == 1:
                 raise
         found = self._times([], Effort())
-        for one in choices:
+        for choice in choices:
             try:
-                found.append(self._times([one], Effort())[1])
+                found.append(self._times([choice], Effort())[1])
             except KernelError as error:
-                found.append(Times(one, (), str(error)))
+                found.append(Times(choice, (), str(error)))
         return found
 
     def _times(self, choices: list[str], effort: Effort) -> list[Times]:
@@ -230,7 +230,7 @@ class TuningRegion:
             kernels=1 + space_size(self.parameters) if self.propose is None else None,
             trials=len(self.record.trials),
             new_trials=self.new_trials,
-            failed=sum(one.ratio is None for one in self.record.trials),
+            failed=sum(trial.ratio is None for trial in self.record.trials),
             choices=self.record.best,
             gain=self.record.gain,
             default_us=default_us,

@@ -117,7 +117,7 @@ class Tuner:
             machine=machine() if self.target.traits.is_host else self.runner.processor,
             level=self.target.level,
             inputs={} if timing is None else shapes_in(timing.feeds),
-            regions=tuple(one.result() for one in self.regions),
+            regions=tuple(region.result() for region in self.regions),
             alternatives=alternatives,
             trials=self.loop.new_trials,
             predicted_gain=self.loop.predicted_gain(),
@@ -217,7 +217,7 @@ class Tuner:
         """Return when to end with kernels: what they can give is their part of the time."""
         if self.options.seconds is None:
             return math.inf
-        share = sum(one.promise for one in self.regions if one.parameters)
+        share = sum(region.promise for region in self.regions if region.parameters)
         part = min(_MOST_FOR_KERNELS, max(_LEAST_FOR_KERNELS, 2 * share))
         return self.loop.spent + part * self.loop.left
 
@@ -229,11 +229,11 @@ class Tuner:
         settings = SessionSettings(threads=self.options.threads)
         found = self.store.database.chooser()
         shares: dict[str, float] = {}
-        for one in self.regions:
-            op = one.case.signature.op_type
-            shares[op] = shares.get(op, 0.0) + one.case.share
+        for region in self.regions:
+            op = region.case.signature.op_type
+            shares[op] = shares.get(op, 0.0) + region.case.share
         ways = list(ways_of(base, making, settings, found, cores(), shares))
-        if all(not one.record.best for one in self.regions):
+        if all(not region.record.best for region in self.regions):
             ways = [way for way in ways if way.options is None or way.options.chooser is not found]
         tried = Alternatives(
             self.source, base, making, settings, timing.feeds, self.folder,

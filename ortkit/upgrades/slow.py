@@ -128,7 +128,7 @@ class SlowSearch:
         if first.problem or again.problem:
             return [None for _ in variants]
         control = speedup_of(first.rounds, again.rounds)
-        floor = noise_floor(control, [one.rounds for one in samples if not one.problem])
+        floor = noise_floor(control, [sample.rounds for sample in samples if not sample.problem])
         return [
             None if one.problem else speedup_of(first.rounds, one.rounds, floor=floor)
             for one in others

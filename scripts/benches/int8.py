@@ -220,7 +220,7 @@ def share_of(engine: Engine, folder: Path) -> Share:
     onnxruntime.InferenceSession(engine.model, options, providers=["CPUExecutionProvider"])
     run = onnx.load(folder / "run.onnx", load_external_data=False)
     given = onnx.load(engine.model, load_external_data=False)
-    return counted(run.graph, {one.name: list(one.node) for one in given.functions})
+    return counted(run.graph, {function.name: list(function.node) for function in given.functions})
 
 
 def counted(graph: onnx.GraphProto, bodies: Mapping[str, Sequence[onnx.NodeProto]]) -> Share:

@@ -184,7 +184,7 @@ def about(tool: Path) -> dict[str, object]:
         "driver": driver,
         "architecture": max(usable, default=ARCHITECTURES[0]),
         "sanitizer": version.stdout.strip().splitlines()[-1],
-        "versions": {one: _version(one) for one in names},
+        "versions": {name: _version(name) for name in names},
     }
 
 

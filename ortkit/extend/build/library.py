@@ -256,5 +256,5 @@ def _kernel(form: Form, kernel: Kernel | CudaKernel, attributes: Sequence[str]) 
         form.signature, kernel,
         (*there, *(-1 - attributes.index(name) for name in form.attributes)),
         tuple(wildcard_axes), form.is_present, fixed,
-        tuple(Condition(one.size, one.divisible_by, one.at_most) for one in form.rules),
+        tuple(Condition(rule.size, rule.divisible_by, rule.at_most) for rule in form.rules),
     )  # fmt: skip

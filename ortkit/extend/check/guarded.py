@@ -66,10 +66,10 @@ def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outc
             library,
             kernel.symbol,
             kernel.target.level,
-            tuple(one.name for one in tensors),
+            tuple(tensor.name for tensor in tensors),
             tuple(calls),
             tuple(kernel.launch.inplace),
-            tuple((one.input, one.kernel.symbol) for one in kernel.packs),
+            tuple((pack.input, pack.kernel.symbol) for pack in kernel.packs),
         )
 
         def run(left: int) -> Iterator[Begun | Done | Ended]:
@@ -141,10 +141,10 @@ def write_inputs(form: Form, case: Case, folder: Path, number: int) -> CallFiles
         path.write_bytes(np.ascontiguousarray(array).tobytes())
         paths.append(path)
     outputs = []
-    for one in form.signature.outputs:
-        extents = [extent_of(dim) for dim in one.shape]
+    for spec in form.signature.outputs:
+        extents = [extent_of(dim) for dim in spec.shape]
         elements = prod(value_of(extent, sizes) for extent in extents)
-        outputs.append(elements * numpy_dtype(one.dtype).itemsize)
+        outputs.append(elements * numpy_dtype(spec.dtype).itemsize)
     results = tuple(folder / f"{number}_{index}.out" for index in range(len(outputs)))
     return CallFiles(tuple(paths), tuple(outputs), results)
 
@@ -160,7 +160,7 @@ def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> 
         tuple(sizes[symbol] for symbol in symbols),
         # As in a session, where nothing is to be written no kernel is called.
         units if any(files.outputs) else 0,
-        tuple(workspace_of(one, sizes) for one in kernel.packs),
+        tuple(workspace_of(pack, sizes) for pack in kernel.packs),
     )
 
 

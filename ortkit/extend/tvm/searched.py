@@ -181,7 +181,7 @@ def _rows(form: Form, sizes: Mapping[str, int]) -> dict[str, int]:
     if rows <= _LEAST_ROWS:
         return {split: rows}
     tensors = (*form.signature.inputs, *form.signature.outputs)
-    row_bytes = sum(_row_bytes(one, split, sizes) for one in tensors)
+    row_bytes = sum(_row_bytes(tensor, split, sizes) for tensor in tensors)
     most = min(rows // _BLOCKS, _BLOCK_BYTES // max(1, row_bytes))
     return {split: 1 << (max(_LEAST_ROWS, most).bit_length() - 1)}
 

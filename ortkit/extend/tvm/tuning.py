@@ -119,7 +119,7 @@ def declared_forms(ops: Sequence[DeclaredOp]) -> Iterator[Form]:
         MissingDependencyError: There are some, and tvm is not installed.
     """
     for op in ops:
-        if not any(one.backend == "tvm" for one in op.kernels):
+        if not any(kernel.backend == "tvm" for kernel in op.kernels):
             continue
         require_tvm(op.id)
         for form in forms_of(op):

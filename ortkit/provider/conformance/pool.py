@@ -139,7 +139,7 @@ def _ending(ended: Ended) -> str:
         case TimedOut(seconds):
             return f"no answer in {seconds:.0f} s"
         case Crashed(number, said):
-            names = {one.value: one.name for one in signal.Signals}
+            names = {Signal.value: Signal.name for Signal in signal.Signals}
             return f"killed by {names.get(number, f'signal {number}')}{said and f': {said}'}"
         case Failed(problem, status):
             return f"exit code {status}: {problem}"

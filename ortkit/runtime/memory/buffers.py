@@ -143,7 +143,7 @@ class Replay:
     @property
     def _dead(self) -> list[Buffer]:
         """Allocations without a tensor that is needed, the one that died last at the end."""
-        dead = [one for one in self.buffers if not one.live]
+        dead = [buffer for buffer in self.buffers if not buffer.live]
         return sorted(dead, key=lambda one: one.died)
 
 
@@ -171,10 +171,10 @@ def _with_sum(buffers: Sequence[Buffer], total: int) -> list[Buffer] | None:
 def _fitting(buffers: Sequence[Buffer], total: int) -> list[Buffer]:
     """Return as many of them as fit into `total`."""
     fitting, left = [], total
-    for one in buffers:
-        if one.bytes <= left:
-            fitting.append(one)
-            left -= one.bytes
+    for buffer in buffers:
+        if buffer.bytes <= left:
+            fitting.append(buffer)
+            left -= buffer.bytes
     return fitting
 
 

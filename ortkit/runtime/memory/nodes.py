@@ -37,10 +37,10 @@ def read_node_memory(traced: Mapping[str, Any]) -> NodeMemory | Unavailable:
     except OrtkitError as error:
         return Unavailable("nodes", error.problem)
     # In the file nodes stand in the order of their ends, which is that of their peaks too.
-    events = [one for one in trace.nodes if one.run == 0]
+    events = [node for node in trace.nodes if node.run == 0]
     if not events:
         return Unavailable("nodes", "no node ran")
-    counted = [one for one in events if one.memory is not None]
+    counted = [event for event in events if event.memory is not None]
     if not counted:
         why = "the arena is turned off, and nothing else counts"
         if traced["peaks"]:
@@ -144,7 +144,7 @@ def _peak(own: Sequence[_Placed], uses: Sequence[NodeUse], model: ir.Model | Non
     begin = uses[0].before
     buffers = [] if model is None else _replayed(own[: top + 1], own, model)
     tensors = [_tensor(buffer) for buffer in sorted(buffers, key=lambda one: -one.bytes)]
-    tensor_bytes = sum(one.bytes for one in tensors)
+    tensor_bytes = sum(tensor.bytes for tensor in tensors)
     workspace = uses[top].workspace
     return Peak(
         provider=event.provider,

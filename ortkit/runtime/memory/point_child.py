@@ -191,7 +191,7 @@ def _timed(run: Callable[[], Any]) -> tuple[float, int]:
     outputs = run()
     elapsed = time.perf_counter() - started
     values = outputs.values() if isinstance(outputs, Mapping) else outputs
-    return elapsed, sum(_bytes(one) for one in values)
+    return elapsed, sum(_bytes(value) for value in values)
 
 
 def _bytes(value: Any) -> int:
@@ -233,9 +233,9 @@ def _traced(plan: PointPlan, folder: Path, feeds: Mapping[str, Any]) -> dict[str
         problem = f"ONNX Runtime does not save the graph that it runs: {error.problem}"
     with session:
         peaks = {
-            _PROVIDERS[one.memory]: one.peak
-            for one in report_of(session).arenas
-            if one.memory in _PROVIDERS
+            _PROVIDERS[arena.memory]: arena.peak
+            for arena in report_of(session).arenas
+            if arena.memory in _PROVIDERS
         }
         session.run(feeds)
         trace = session.onnxruntime.end_profiling()

@@ -23,7 +23,7 @@ def about_trace(trace: Trace, model: object = None) -> About:
         model: A path; anything else is a model in memory, which has no name.
     """
     path = Path(model) if isinstance(model, str | os.PathLike) else None
-    seen = {one.provider: None for one in trace.nodes.signatures if one.provider}
+    seen = {signature.provider: None for signature in trace.nodes.signatures if signature.provider}
     return About(
         model=None if path is None else str(path),
         sha256=None if path is None else sha256_of(path),

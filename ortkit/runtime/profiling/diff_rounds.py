@@ -86,9 +86,9 @@ def trace_interleaved(
 
 
 def _rounds(sessions: Sequence[_Session], runs: int, *, start: int) -> None:
-    for one in sessions:
-        one.turn(0, _WARMUP_RUNS)
-    settle = 1 if min(one.seconds for one in sessions) < _SHORT_RUN_SECONDS else 0
+    for session in sessions:
+        session.turn(0, _WARMUP_RUNS)
+    settle = 1 if min(session.seconds for session in sessions) < _SHORT_RUN_SECONDS else 0
     done = 0
     while done < runs:
         count = min(_RUNS_OF_A_TURN, runs - done)

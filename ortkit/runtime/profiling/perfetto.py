@@ -107,7 +107,7 @@ def _memory(trace: Trace) -> Iterator[Event]:
     in_use, held = nodes.memory("in_use", everything), nodes.memory("held", everything)
     if in_use is None or held is None:
         return
-    providers = [one.provider for one in nodes.signatures]
+    providers = [signature.provider for signature in nodes.signatures]
     ends = nodes.start_us + nodes.duration_us
     for index in np.argsort(ends, kind="stable").tolist():
         provider = providers[nodes.signature[index]].removesuffix("ExecutionProvider")
@@ -149,8 +149,8 @@ def _described(signature: NodeSignature) -> dict[str, object]:
     return {
         "op": signature.op,
         "provider": signature.provider,
-        "inputs": [_text(one) for one in signature.inputs],
-        "outputs": [_text(one) for one in signature.outputs],
+        "inputs": [_text(spec) for spec in signature.inputs],
+        "outputs": [_text(spec) for spec in signature.outputs],
     }
 
 

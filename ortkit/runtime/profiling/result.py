@@ -260,8 +260,8 @@ class Profile:
             "overall": {**asdict(self.overall), "overhead": self.overall.overhead},
             "peaks": None if self.peaks is None else asdict(self.peaks),
             "ops": [asdict(one) for one in self.ops],
-            "nodes": [asdict(one) for one in self.rows],
+            "nodes": [asdict(row) for row in self.rows],
             "regions": {str(number): size for number, size in self.regions.items()},
-            "kernels": [asdict(one) for one in self.kernels],
+            "kernels": [asdict(kernel) for kernel in self.kernels],
             "notes": list(self.notes),
         }

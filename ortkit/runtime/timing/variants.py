@@ -89,12 +89,12 @@ def time_variants(
     settings = SessionSettings(threads=threads)
     plans = [
         SessionPlan(
-            one.model,
-            () if one.library is None else (one.library,),
+            variant.model,
+            () if variant.library is None else (variant.library,),
             [(name, {}) for name in providers],
             settings,
         )
-        for one in variants
+        for variant in variants
     ]
     try:
         path = _first_that_runs(plans[0], feeds, seconds, left())

@@ -77,6 +77,10 @@ def cached_rows(function: onnx.FunctionProto) -> CachedRows | None:
     if len(numbers) < len(found):
         return None
     q, *past, lengths, total = numbers
-    count = {one.name: int(one.i) for one in nodes[0].attribute if one.type == one.INT}
+    count = {
+        attribute.name: int(attribute.i)
+        for attribute in nodes[0].attribute
+        if attribute.type == attribute.INT
+    }
     heads = count["num_heads"] + (0 if names[_KEYS] else 2 * count["kv_num_heads"])
     return CachedRows(q, tuple(past), lengths, total, heads)

@@ -169,7 +169,9 @@ class _Reader:
             )
         runs = tuple(sorted(self.runs, key=lambda one: one.start_us))
         columns = (self.signature, self.thread, self.duration_us, self.start_us, self.place)
-        signature, thread, elapsed, start, place = (np.array(one, np.int64) for one in columns)
+        signature, thread, elapsed, start, place = (
+            np.array(column, np.int64) for column in columns
+        )
         nodes = NodeEvents(
             signatures=tuple(self.signatures),
             signature=signature,
