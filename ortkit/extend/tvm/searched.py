@@ -36,7 +36,7 @@ class SearchedKernel:
 
     Args:
         form: With the kernel that the user wrote.
-        target: Resolved.
+        target: The resolved target.
         known: The sizes of a run, by name.
         generator: See `TeKernel`.
         search: What proposes schedules.
@@ -199,7 +199,7 @@ def compile_tuned(form: Form, target: Target, folder: Path, notes: list[str]) ->
 
     Args:
         form: With `declared`.
-        target: Resolved.
+        target: The resolved target.
         folder: For the object file.
         notes: Gets what could not be done; the kernel is right then, and slower.
 
@@ -226,7 +226,7 @@ def traced_for(form: Form, target: Target, notes: list[str]) -> list[TracedSched
 
     Args:
         form: With `declared`.
-        target: Resolved.
+        target: The resolved target.
         notes: Gets what is left out, and why.
     """
     found = []
