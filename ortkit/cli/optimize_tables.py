@@ -81,8 +81,8 @@ def show_why(report: Report, what: str) -> None:
         show.line(f"why       nothing that {what!r} names was refused")
     done = Counter(hit.pass_name for hit in report.done(what))
     if done:
-        told = ", ".join(f"{name} {times}" for name, times in done.most_common())
-        show.line(f"done      {told}")
+        listed = ", ".join(f"{name} {times}" for name, times in done.most_common())
+        show.line(f"done      {listed}")
     for one in report.regions_of(what):
         if one.emitted_as is not None:
             nodes = plural(one.nodes, "node")
