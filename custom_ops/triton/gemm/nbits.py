@@ -1,0 +1,167 @@
+"""Matmuls in half precision with weights in 4 bits and a scale for each block: MatMulNBits.
+
+A language model's rows are a prompt or one token, of a number that is known in a run. There is a
+kernel for each: small M waits for the weights to be read, and large M for the tensor cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor
+from ortkit.kernels.cuda import Condition
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import ONE, Extent
+from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
+
+from ...forms.conv_half import epilogue_text, optional
+from ...forms.gemm import MOST_OPERANDS
+from ...forms.gemm_nbits_half import NBitsHalf, read_nbits_half
+from ..alignment import UNALIGNED_ARCHITECTURES
+from .gemm import fits
+
+#: Weights of a group, whose words are the depth of one step of the tensor cores.
+_GROUP = 64
+#: Positions of rows have 32 bits.
+_MOST_ROWS = 2**31 - 1 - 256
+#: An operand of the epilogue, as kernels take it: none, a row, as large as the result.
+_NONE, _ROW, _WHOLE = range(3)
+#: Nanoseconds of a launch, and bytes or operations per ns: of ONNX Runtime's kernels, and of ours.
+_LAUNCH_NS = 2000.0
+_THEIRS, _OURS = (1000.0, 400_000.0), (2000.0, 400_000.0)
+
+
+@dataclass(frozen=True)
+class SmallM:
+    """The part of a block of threads where M is small.
+
+    Args:
+        rows: Of the result.
+        columns: Of the result.
+        groups: Of 64 weights of a column, in one step.
+        warps: Of 32 threads.
+        stages: Steps that are loaded ahead.
+        most_rows: Up to which it is the fastest.
+    """
+
+    rows: int
+    columns: int
+    groups: int
+    warps: int
+    stages: int
+    most_rows: int
+
+
+@dataclass(frozen=True)
+class LargeM:
+    """The same where M is large; see `SmallM`.
+
+    Args:
+        depth: Of one step.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    most_rows: int
+
+
+_SMALL_M = (SmallM(8, 16, 8, 4, 3, 8), SmallM(16, 32, 8, 4, 3, 32))
+_LARGE_M = (LargeM(64, 128, 64, 4, 4, 256), LargeM(128, 128, 64, 8, 3, _MOST_ROWS))
+
+
+@dataclass(frozen=True)
+class NBitsGemm:
+    """A product with weights in 4 bits."""
+
+    form: NBitsHalf
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return a kernel for each range of rows, and one for tensors that are not aligned."""
+        rows = self.form.rows.static
+        tiles = [*_SMALL_M, *_LARGE_M]
+        if rows is not None:
+            tiles = [next(one for one in tiles if rows <= one.most_rows)]
+        return (*map(self._variant, tiles), self._unaligned())
+
+    def estimate(self) -> tuple[float, float]:
+        """Return nanoseconds of the product, ONNX Runtime's and ours."""
+        rows, of = self.form.rows.at(NOMINAL_SIZE), self.form
+        multiplies = rows * of.depth * of.columns
+        before, after = (
+            _LAUNCH_NS + max(of.weight_bytes / moved, multiplies / computed)
+            for moved, computed in (_THEIRS, _OURS)
+        )
+        return before, after
+
+    def _variant(self, tile: SmallM | LargeM) -> VariantSource:
+        """Return the kernel for the rows that a tile is for."""
+        of, rows, columns = self.form, self.form.rows, Extent(self.form.columns)
+        is_small_m = isinstance(tile, SmallM)
+        step = tile.groups * _GROUP if isinstance(tile, SmallM) else tile.depth
+        arguments: tuple[Passed, ...] = (
+            *self._operands(), Size(rows), of.columns, of.depth, of.block, tile.rows, tile.columns,
+            tile.groups if isinstance(tile, SmallM) else tile.depth, tile.stages,
+            of.depth % step == 0, self._is_bfloat(), *self._kinds(),
+        )  # fmt: skip
+        sides = (columns, tile.columns), (rows, tile.rows)
+        grid = (*(sides if is_small_m else sides[::-1]), (ONE, 1))
+        name = "nbits_small_m_kernel" if is_small_m else "nbits_large_m_kernel"
+        call = Call(name, arguments, grid, tile.warps, tile.stages)
+        return hand_variant(
+            of.signature, [call], self._text("nbits_kernel"), self._conditions(tile.most_rows)
+        )
+
+    def _unaligned(self) -> VariantSource:
+        """Return the kernel that reads numbers one by one."""
+        of, tile = self.form, _LARGE_M[0]
+        arguments: tuple[Passed, ...] = (
+            *self._operands(), Size(of.rows), of.columns, of.depth, of.block,
+            tile.rows, tile.columns, min(tile.depth, of.block), self._is_bfloat(), *self._kinds(),
+        )  # fmt: skip
+        grid = ((of.rows, tile.rows), (Extent(of.columns), tile.columns), (ONE, 1))
+        call = Call("nbits_plain_kernel", arguments, grid, tile.warps, tile.stages)
+        return hand_variant(
+            of.signature, [call], self._text("nbits_kernel", "nbits_plain_kernel"),
+            self._conditions(_MOST_ROWS), is_aligned=False, architectures=UNALIGNED_ARCHITECTURES,
+        )  # fmt: skip
+
+    def _operands(self) -> tuple[Passed, ...]:
+        of = self.form
+        missing = [None] * (MOST_OPERANDS - len(of.reads))
+        return (
+            Tensor(of.x), Tensor(of.weight), Tensor(of.scale), optional(of.zero),
+            *map(Tensor, of.reads), *missing, Tensor(len(of.signature.inputs)),
+        )  # fmt: skip
+
+    def _kinds(self) -> tuple[int, ...]:
+        """Return how large the operands of the epilogue are."""
+        inputs, whole = self.form.signature.inputs, self.form.signature.outputs[0].shape
+        kinds = [_WHOLE if inputs[one].shape == whole else _ROW for one in self.form.reads]
+        return (*kinds, *[_NONE] * (MOST_OPERANDS - len(kinds)))
+
+    def _is_bfloat(self) -> bool:
+        return self.form.signature.outputs[0].dtype == "bfloat16"
+
+    def _conditions(self, most: int) -> tuple[Condition, ...]:
+        return (Condition(self.form.rows, at_most=most),)
+
+    def _text(self, *names: str) -> str:
+        text = "".join(map(kernel_text, names))
+        return text + epilogue_text("epilogue", self.form.epilogue, MOST_OPERANDS + 1)
+
+
+def match(signature: RegionSignature) -> NBitsGemm | Refused | None:
+    """Return the region as a product with weights in 4 bits; None if it is something else."""
+    form = read_nbits_half(signature)
+    if not isinstance(form, NBitsHalf):
+        return form
+    return NBitsGemm(form) if fits(form.columns) else Refused("a product of too many columns")
+
+
+ANCHOR = Anchor("product_nbits", match, (("com.microsoft", "MatMulNBits"),), dtype="float16")
+BFLOAT = replace(ANCHOR, dtype="bfloat16")
