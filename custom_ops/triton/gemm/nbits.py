@@ -44,6 +44,7 @@ class SmallM:
         warps: Of 32 threads.
         stages: Steps that are loaded ahead.
         most_rows: Up to which it is the fastest.
+        is_late: Whether factors come after the sums of blocks.
     """
 
     rows: int
@@ -52,6 +53,7 @@ class SmallM:
     warps: int
     stages: int
     most_rows: int
+    is_late: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class LargeM:
 
     Args:
         depth: Of one step.
+        architectures: Those that it is made for; None for all.
     """
 
     rows: int
@@ -67,11 +70,25 @@ class LargeM:
     depth: int
     warps: int
     stages: int
-    most_rows: int
+    most_rows: int = _MOST_ROWS
+    architectures: tuple[int, ...] | None = None
 
 
-_SMALL_M = (SmallM(8, 16, 8, 4, 3, 8), SmallM(16, 32, 8, 4, 3, 32))
-_LARGE_M = (LargeM(64, 128, 64, 4, 4, 256), LargeM(128, 128, 64, 8, 3, _MOST_ROWS))
+def tiles_of(block: int) -> tuple[SmallM | LargeM, ...]:
+    """Return the tiles for each range of rows, the last one for any number of them.
+
+    Measured on an H200 (2026-11-28). The first has room for half as many rows where a group of 64
+    weights has two blocks.
+    """
+    few = 8 // (2 if block < _GROUP else 1)
+    middle = LargeM(64, 64, 128, 4, 4)
+    return (
+        SmallM(8, 16, 8, 4, 3, few, is_late=True),
+        SmallM(16, 64, 8, 8, 3, 32),
+        replace(middle, most_rows=256),
+        LargeM(256, 128, 64, 8, 4, architectures=(90,)),
+        middle,
+    )
 
 
 @dataclass(frozen=True)
@@ -82,10 +99,11 @@ class NBitsGemm:
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of rows, and one for tensors that are not aligned."""
-        rows = self.form.rows.static
-        tiles = [*_SMALL_M, *_LARGE_M]
+        rows, tiles = self.form.rows.static, tiles_of(self.form.block)
         if rows is not None:
-            tiles = [next(one for one in tiles if rows <= one.most_rows)]
+            # What is made for some architectures is followed by what is made for all.
+            first = next(at for at, one in enumerate(tiles) if rows <= one.most_rows)
+            tiles = tiles[first : first + 2 if tiles[first] is tiles[-2] else first + 1]
         return (*map(self._variant, tiles), self._unaligned())
 
     def estimate(self) -> tuple[float, float]:
@@ -103,22 +121,27 @@ class NBitsGemm:
         of, rows, columns = self.form, self.form.rows, Extent(self.form.columns)
         is_small_m = isinstance(tile, SmallM)
         step = tile.groups * _GROUP if isinstance(tile, SmallM) else tile.depth
+        own: tuple[Passed, ...] = (step,)
+        height = tile.rows
+        if isinstance(tile, SmallM):
+            own = tile.groups, tile.is_late
+            height = tile.rows // (2 if tile.is_late and of.block < _GROUP else 1)
         arguments: tuple[Passed, ...] = (
             *self._operands(), Size(rows), of.columns, of.depth, of.block, tile.rows, tile.columns,
-            tile.groups if isinstance(tile, SmallM) else tile.depth, tile.stages,
-            of.depth % step == 0, self._is_bfloat(), *self._kinds(),
+            *own, tile.stages, of.depth % step == 0, self._is_bfloat(), *self._kinds(),
         )  # fmt: skip
-        sides = (columns, tile.columns), (rows, tile.rows)
+        sides = (columns, tile.columns), (rows, height)
         grid = (*(sides if is_small_m else sides[::-1]), (ONE, 1))
         name = "nbits_small_m_kernel" if is_small_m else "nbits_large_m_kernel"
         call = Call(name, arguments, grid, tile.warps, tile.stages)
         return hand_variant(
-            of.signature, [call], self._text("nbits_kernel"), self._conditions(tile.most_rows)
-        )
+            of.signature, [call], self._text("nbits_kernel"), self._conditions(tile.most_rows),
+            architectures=None if is_small_m else tile.architectures,
+        )  # fmt: skip
 
     def _unaligned(self) -> VariantSource:
         """Return the kernel that reads numbers one by one."""
-        of, tile = self.form, _LARGE_M[0]
+        of, tile = self.form, LargeM(64, 64, 64, 4, 3)
         arguments: tuple[Passed, ...] = (
             *self._operands(), Size(of.rows), of.columns, of.depth, of.block,
             tile.rows, tile.columns, min(tile.depth, of.block), self._is_bfloat(), *self._kinds(),

@@ -98,38 +98,25 @@ def grouped(words, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def weights_of(numbers, zeros, factor, IS_BFLOAT: tl.constexpr):
-    """Return weights in half precision, of each word first the one in its low bits.
-
-    Args:
-        numbers: int32 [A, B, C], in each half a number of 4 bits and the bits of 2^10 (2^7).
-        zeros: The same of their zeros; None if these are 8.
-        factor: int32 [A, B, C], in each half the factor of the weights.
-
-    Returns:
-        [A, B, 2 C].
-    """
-    weights = halves_of(numbers, IS_BFLOAT)
-    if zeros is None:
-        weights -= 136.0 if IS_BFLOAT else 1032.0
-    else:
-        weights -= halves_of(zeros, IS_BFLOAT)
-    return weights * halves_of(factor, IS_BFLOAT)
-
-
-@triton.jit
 def step_of(b, SHIFT: tl.constexpr, zeros, factor, a, acc, IS_BFLOAT: tl.constexpr):
     """Add the products of two weights of each word, at the bits s and s + 16.
 
     Args:
         b: int32 [GROUPS, BN, 8].
-        zeros: See `weights_of`.
-        factor: See `weights_of`.
+        zeros: int32 [GROUPS, BN, 8], in each half the zero of the word's weights, added to 2^10
+            (2^7); None if all are 8.
+        factor: The same of their factors; None if these come later.
         a: int32 [BM, GROUPS, 8], the numbers of x that they are multiplied by.
         acc: float32 [GROUPS, BN, BM].
     """
     BITS: tl.constexpr = 0x43004300 if IS_BFLOAT else 0x64006400
-    weights = weights_of(((b >> SHIFT) & 0x000F000F) | BITS, zeros, factor, IS_BFLOAT)
+    weights = halves_of(((b >> SHIFT) & 0x000F000F) | BITS, IS_BFLOAT)
+    if zeros is None:
+        weights -= 136.0 if IS_BFLOAT else 1032.0
+    else:
+        weights -= halves_of(zeros, IS_BFLOAT)
+    if factor is not None:
+        weights *= halves_of(factor, IS_BFLOAT)
     return tl.dot(weights, tl.permute(halves_of(a, IS_BFLOAT), (1, 2, 0)), acc)
 
 
@@ -137,7 +124,8 @@ def step_of(b, SHIFT: tl.constexpr, zeros, factor, a, acc, IS_BFLOAT: tl.constex
 def nbits_small_m_kernel(
     x, w, scale, zero, e0, e1, e2, e3, y, M,
     N: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    GROUPS: tl.constexpr, STAGES: tl.constexpr, IS_EVEN: tl.constexpr, IS_BFLOAT: tl.constexpr,
+    GROUPS: tl.constexpr, IS_LATE: tl.constexpr, STAGES: tl.constexpr, IS_EVEN: tl.constexpr,
+    IS_BFLOAT: tl.constexpr,
     KIND0: tl.constexpr, KIND1: tl.constexpr, KIND2: tl.constexpr, KIND3: tl.constexpr,
 ):  # fmt: skip
     """Write some columns of `epilogue(x @ w, e0, ...)` where M is small, sums in float32.
@@ -154,27 +142,38 @@ def nbits_small_m_kernel(
         BLOCK: Weights with one factor, a multiple of 32.
         BM: Rows of a block of threads.
         BN: Columns of a block of threads.
-        GROUPS: Of 32 weights, in one step.
+        GROUPS: Of 64 weights, in one step.
+        IS_LATE: Whether factors come after the sums of blocks, in float32; of blocks of 32 there
+            are half as many rows then. Else weights are rounded with their factor, as ONNX
+            Runtime rounds them.
         STAGES: Steps that are loaded ahead.
         IS_EVEN: Whether steps make up the depth.
         IS_BFLOAT: Whether numbers are of bfloat16.
     """
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
-    rows = tl.program_id(1) * BM + tl.arange(0, BM)
     at, pair = tl.arange(0, GROUPS * 8), tl.arange(0, GROUPS * 32)
     BITS: tl.constexpr = 0x43004300 if IS_BFLOAT else 0x64006400
     WORDS: tl.constexpr = K // 8
     BLOCKS: tl.constexpr = K // BLOCK
     EACH: tl.constexpr = GROUPS * 64 // BLOCK
+    # A group has a block, or two, whose sums are apart: each is of all its weights, times the rows
+    # where the block is its own, and times 0 elsewhere.
+    PARTS: tl.constexpr = 2 if IS_LATE and BLOCK == 32 else 1
+    ROWS: tl.constexpr = BM // PARTS
+    rows, part = tl.arange(0, BM) % ROWS, tl.arange(0, BM) // ROWS
+    rows += tl.program_id(1) * ROWS
     words, pairs = w.to(tl.pointer_type(tl.int32)), x.to(tl.pointer_type(tl.int32))
     # What is read for columns that there are none of is not written.
     known = tl.minimum(columns, N - 1)[:, None].to(tl.int64)
     block, two = tl.arange(0, EACH), tl.arange(0, EACH // 2)
     right = rows[:, None].to(tl.int64) * (WORDS * 4) + pair[None, :]
     is_row = (rows < M)[:, None]
+    if PARTS == 2:
+        is_row = is_row & ((pair // 16 % 2)[None, :] == part[:, None])
     acc = tl.zeros((GROUPS, BN, BM), tl.float32)
-    for k in tl.range(0, WORDS, GROUPS * 8, num_stages=STAGES):
-        first = k * 8 // BLOCK
+    # Counted in steps, so that it is known how many factors are read at once.
+    for step in tl.range(0, (K + GROUPS * 64 - 1) // (GROUPS * 64), num_stages=STAGES):
+        k, first = step * (GROUPS * 8), step * EACH
         if IS_EVEN:
             b = tl.load(words + known * WORDS + (k + at)[None, :])
             a = tl.load(pairs + right + k * 4, mask=is_row, other=0)
@@ -192,21 +191,37 @@ def nbits_small_m_kernel(
         zeros = None
         if zero is not None:
             z = tl.load(
-                zero + known * ((BLOCKS + 1) // 2) + (first // 2 + two)[None, :],
-                mask=(first // 2 + two < (BLOCKS + 1) // 2)[None, :], other=0,
+                zero + known * ((BLOCKS + 1) // 2) + (step * (EACH // 2) + two)[None, :],
+                mask=(step * (EACH // 2) + two < (BLOCKS + 1) // 2)[None, :], other=0,
             )  # fmt: skip
             zeros = grouped(spread(zeros_of(z, BITS), GROUPS * 8), GROUPS)
-        factor = grouped(spread(words_of(s), GROUPS * 8), GROUPS)
+        factor, total = None, acc
+        if IS_LATE:
+            total = tl.zeros((GROUPS, BN, BM), tl.float32)
+        else:
+            factor = grouped(spread(words_of(s), GROUPS * 8), GROUPS)
         b = grouped(b, GROUPS)
         # Of the 8 numbers of x that a word of weights is multiplied by: pairs 0 and 2, 1 and 3.
         even, odd = tl.split(tl.reshape(a, (BM, GROUPS, 8, 2, 2)))
         p0, p2 = tl.split(even)
         p1, p3 = tl.split(odd)
-        acc = step_of(b, 0, zeros, factor, (p0 & 0xFFFF) | (p2 << 16), acc, IS_BFLOAT)
-        acc = step_of(b, 4, zeros, factor, ((p0 >> 16) & 0xFFFF) | (p2 & -65536), acc, IS_BFLOAT)
-        acc = step_of(b, 8, zeros, factor, (p1 & 0xFFFF) | (p3 << 16), acc, IS_BFLOAT)
-        acc = step_of(b, 12, zeros, factor, ((p1 >> 16) & 0xFFFF) | (p3 & -65536), acc, IS_BFLOAT)
+        a0, a1 = (p0 & 0xFFFF) | (p2 << 16), ((p0 >> 16) & 0xFFFF) | (p2 & -65536)
+        a2, a3 = (p1 & 0xFFFF) | (p3 << 16), ((p1 >> 16) & 0xFFFF) | (p3 & -65536)
+        total = step_of(b, 0, zeros, factor, a0, total, IS_BFLOAT)
+        total = step_of(b, 4, zeros, factor, a1, total, IS_BFLOAT)
+        total = step_of(b, 8, zeros, factor, a2, total, IS_BFLOAT)
+        total = step_of(b, 12, zeros, factor, a3, total, IS_BFLOAT)
+        if IS_LATE:
+            late = spread(s.to(tl.float32), GROUPS * PARTS)
+            late = tl.permute(tl.reshape(late, (BN, GROUPS, PARTS)), (1, 0, 2))
+            late = tl.broadcast_to(late[:, :, :, None], (GROUPS, BN, PARTS, ROWS))
+            acc += total * tl.reshape(late, (GROUPS, BN, BM))
+        else:
+            acc = total
     total = tl.sum(acc, 0)
+    if PARTS == 2:
+        total = tl.sum(tl.reshape(total, (BN, PARTS, ROWS)), 1)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     made = epilogue(  # noqa: F821
         total, read(e0, rows, columns, M, N, KIND0, True),
         read(e1, rows, columns, M, N, KIND1, True), read(e2, rows, columns, M, N, KIND2, True),
