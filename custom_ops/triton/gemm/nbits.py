@@ -21,16 +21,22 @@ from ...forms.gemm import MOST_OPERANDS
 from ...forms.gemm_nbits_half import NBitsHalf, read_nbits_half
 from ..alignment import UNALIGNED_ARCHITECTURES
 from .gemm import fits
+from .gemm_tiles import PROCESSORS
 
 #: Weights of a group, whose words are the depth of one step of the tensor cores.
 _GROUP = 64
+#: From so many columns on a block of threads has 32 of them where M is small.
+_WIDE = 8192
 #: Positions of rows have 32 bits.
 _MOST_ROWS = 2**31 - 1 - 256
 #: An operand of the epilogue, as kernels take it: none, a row, as large as the result.
 _NONE, _ROW, _WHOLE = range(3)
-#: Nanoseconds of a launch, and bytes or operations per ns: of ONNX Runtime's kernels, and of ours.
-_LAUNCH_NS = 2000.0
-_THEIRS, _OURS = (1000.0, 400_000.0), (2000.0, 400_000.0)
+#: By rows: nanoseconds of a product, those of a weight, and of a multiply-add; of ONNX Runtime's
+#: kernels, and of ours. On an H200, matrices of 4,096 x 4,096 and 4,096 x 14,336 (2026-11-28).
+_ONE = (5500.0, 1.7e-4, 0.0), (4200.0, 1.65e-4, 0.0)
+_FEW = (9000.0, 1.2e-3, 2.9e-6), (12_000.0, 4e-4, 3.4e-6)
+#: Rows that take what one takes.
+_ROWS_OF_ONE = 4
 
 
 @dataclass(frozen=True)
@@ -74,21 +80,31 @@ class LargeM:
     architectures: tuple[int, ...] | None = None
 
 
-def tiles_of(block: int) -> tuple[SmallM | LargeM, ...]:
+def tiles_of(block: int, columns: int) -> tuple[SmallM | LargeM, ...]:
     """Return the tiles for each range of rows, the last one for any number of them.
 
     Measured on an H200 (2026-11-28). The first has room for half as many rows where a group of 64
     weights has two blocks.
     """
     few = 8 // (2 if block < _GROUP else 1)
-    middle = LargeM(64, 64, 128, 4, 4)
     return (
-        SmallM(8, 16, 8, 4, 3, few, is_late=True),
+        SmallM(8, 32 if columns >= _WIDE else 16, 8, 4, 3, few, is_late=True),
         SmallM(16, 64, 8, 8, 3, 32),
-        replace(middle, most_rows=256),
-        LargeM(256, 128, 64, 8, 4, architectures=(90,)),
-        middle,
+        *(replace(one, most_rows=_rows_of(one, columns)) for one in (_ANY, _HOPPER)),
+        _LARGE_HOPPER,
+        _ANY,
     )
+
+
+def _rows_of(tile: LargeM, columns: int) -> int:
+    """Return the rows for which there are no more tiles than two a multiprocessor."""
+    return 2 * PROCESSORS // -(-columns // tile.columns) * tile.rows
+
+
+#: Up to two tiles a multiprocessor, and where there are more.
+_ANY = LargeM(64, 64, 128, 4, 4)
+_HOPPER = LargeM(128, 128, 128, 8, 3, architectures=(90,))
+_LARGE_HOPPER = LargeM(256, 128, 128, 8, 3, architectures=(90,))
 
 
 @dataclass(frozen=True)
@@ -99,20 +115,21 @@ class NBitsGemm:
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of rows, and one for tensors that are not aligned."""
-        rows, tiles = self.form.rows.static, tiles_of(self.form.block)
+        rows, tiles = self.form.rows.static, tiles_of(self.form.block, self.form.columns)
         if rows is not None:
             # What is made for some architectures is followed by what is made for all.
-            first = next(at for at, one in enumerate(tiles) if rows <= one.most_rows)
-            tiles = tiles[first : first + 2 if tiles[first] is tiles[-2] else first + 1]
+            fitting = [one for one in tiles if rows <= one.most_rows]
+            is_for_all = not isinstance(fitting[0], LargeM) or fitting[0].architectures is None
+            tiles = tuple(fitting[:1] if is_for_all else [fitting[0], fitting[-1]])
         return (*map(self._variant, tiles), self._unaligned())
 
     def estimate(self) -> tuple[float, float]:
         """Return nanoseconds of the product, ONNX Runtime's and ours."""
-        rows, of = self.form.rows.at(NOMINAL_SIZE), self.form
-        multiplies = rows * of.depth * of.columns
+        of, rows = self.form, self.form.rows.at(NOMINAL_SIZE)
+        weights = of.depth * of.columns
         before, after = (
-            _LAUNCH_NS + max(of.weight_bytes / moved, multiplies / computed)
-            for moved, computed in (_THEIRS, _OURS)
+            launch + weights * (weight + rows * multiply)
+            for launch, weight, multiply in (_ONE if rows <= _ROWS_OF_ONE else _FEW)
         )
         return before, after
 
