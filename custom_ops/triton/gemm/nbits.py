@@ -34,7 +34,7 @@ _NONE, _ROW, _WHOLE = range(3)
 #: By rows: nanoseconds of a product, those of a weight, and of a multiply-add; of ONNX Runtime's
 #: kernels, and of ours. On an H200, matrices of 4,096 x 4,096 and 4,096 x 14,336 (2026-11-28).
 _ONE = (5500.0, 1.7e-4, 0.0), (4200.0, 1.65e-4, 0.0)
-_FEW = (9000.0, 1.2e-3, 2.9e-6), (12_000.0, 4e-4, 3.4e-6)
+_FEW = (6000.0, 8.7e-4, 2.9e-6), (15_000.0, 3e-5, 3.65e-6)
 #: Rows that take what one takes.
 _ROWS_OF_ONE = 4
 
@@ -153,7 +153,7 @@ class NBitsGemm:
         call = Call(name, arguments, grid, tile.warps, tile.stages)
         return hand_variant(
             of.signature, [call], self._text("nbits_kernel"), self._conditions(tile.most_rows),
-            architectures=None if is_small_m else tile.architectures,
+            architectures=tile.architectures if isinstance(tile, LargeM) else None,
         )  # fmt: skip
 
     def _unaligned(self) -> VariantSource:
