@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnx.parser
+import onnx_ir as ir
 import pytest
 from ortkit.custom_ops.triton.gemm import nbits
 from region_models import found_by, scope_of
@@ -28,11 +28,13 @@ def judge(signature: RegionSignature) -> Refused | None:
     return found if isinstance(found, Refused) else None
 
 
-def found(body: str, operands: str = "x, w, s", bits: int = 4) -> list[Candidate]:
+def found(
+    body: str, operands: str = "x, w, s", bits: int = 4, rows: str = "n, m"
+) -> list[Candidate]:
     """Return the candidates of a product `p` of x and a weight, with `body` behind it."""
     proto = onnx.parser.parse_model(f"""
     <ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
-    g (float16[n, m, {DEPTH}] x, float16[n, m, {COLUMNS}] r) => (y) {{
+    g (float16[{rows}, {DEPTH}] x, float16[{rows}, {COLUMNS}] r) => (y) {{
       p = com.microsoft.MatMulNBits <K = {DEPTH}, N = {COLUMNS}, bits = {bits}, block_size = 32>
         ({operands})
       {body}
@@ -64,6 +66,7 @@ def test_what_follows_a_product(body: str, nodes: int) -> None:
     [
         ("x, w, s, , i", 4, "another order"),
         ("x, w, s", 8, "4 bits"),
+        ("x, w, s, z", 4, "zeros"),
     ],
 )
 def test_what_is_left(operands: str, bits: int, reason: str) -> None:
@@ -73,6 +76,6 @@ def test_what_is_left(operands: str, bits: int, reason: str) -> None:
 
 
 def test_zeros_and_a_bias() -> None:
-    (one,) = found("y = Add(p, r)", "x, w, s, z, , b")
+    (one,) = found("y = Add(p, r)", "x, w, s, z, , b", rows="1, 9")
     assert one.signature is not None
     assert {"z", "b"} <= {value.name for value in one.region.inputs}

@@ -35,6 +35,9 @@ _NONE, _ROW, _WHOLE = range(3)
 #: kernels, and of ours. On an H200, matrices of 4,096 x 4,096 and 4,096 x 14,336 (2026-11-28).
 _ONE = (5500.0, 1.7e-4, 0.0), (4200.0, 1.65e-4, 0.0)
 _FEW = (6000.0, 8.7e-4, 2.9e-6), (15_000.0, 3e-5, 3.65e-6)
+#: Known rows up to which ONNX Runtime's product is slower: it writes the matrix in half precision
+#: first, which more rows are worth.
+_MOST_GAINING = 256
 #: Rows that take what one takes.
 _ROWS_OF_ONE = 4
 
@@ -196,10 +199,18 @@ class NBitsGemm:
 
 
 def match(signature: RegionSignature) -> NBitsGemm | Refused | None:
-    """Return the region as a product with weights in 4 bits; None if it is something else."""
+    """Return the region as a product with weights in 4 bits; None if it is something else.
+
+    Refused is also what ONNX Runtime's kernels are faster for, as measured.
+    """
     form = read_nbits_half(signature)
     if not isinstance(form, NBitsHalf):
         return form
+    rows = form.rows.static
+    if rows is not None and rows > _MOST_GAINING:
+        return Refused(f"a product of more than {_MOST_GAINING} rows")
+    if form.zero is not None and (rows is None or rows == 1):
+        return Refused("zeros, and rows of which there may be one")
     return NBitsGemm(form) if fits(form.columns) else Refused("a product of too many columns")
 
 
