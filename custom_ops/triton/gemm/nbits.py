@@ -25,7 +25,7 @@ from .gemm_tiles import PROCESSORS
 
 #: Weights of a group, whose words are the depth of one step of the tensor cores.
 _GROUP = 64
-#: From so many columns on a block of threads has 32 of them where M is small.
+#: From this many columns on a block of threads has 32 of them where M is small.
 _WIDE = 8192
 #: Positions of rows have 32 bits.
 _MOST_ROWS = 2**31 - 1 - 256

@@ -2,8 +2,8 @@
 
 Where M is small, they take the time in which the matrix is read, and each weight few instructions.
 A word of 32 bits has 8 weights. Those at places i and i + 4 become two halves of a word by a shift
-and a mask: a number in half precision has the bits of 2^10 (2^7 in bfloat16) and the weight. The
-matrix is the left factor, so that a few rows fill what the tensor cores take. The source of
+and a mask. A half is a number in half precision: it has the bits of 2^10 (2^7 in bfloat16) and the
+weight. The matrix is the left factor, so that a few rows fill what the tensor cores take. The source of
 `epilogue` is appended to this text for each region: a function of the product and of five further
 operands.
 """
@@ -135,8 +135,8 @@ def nbits_small_m_kernel(
         w: uint8 [N, K / 2], of two weights the first in the low bits.
         scale: [N, K / BLOCK].
         zero: uint8 [N, K / BLOCK / 2], two in a byte; None if all are 8.
-        e0: A further operand of the epilogue: [N] if `KIND0` is 1, [M, N] if it is 2, and not
-            looked at if it is 0; so are e1, e2 and e3.
+        e0: A further operand of the epilogue: [N] if `KIND0` is 1, [M, N] if it is 2; unread if it
+            is 0. So are e1, e2 and e3.
         y: [M, N].
         M: Rows.
         BLOCK: Weights with one factor, a multiple of 32.
@@ -255,9 +255,8 @@ def nbits_large_m_kernel(
 ):  # fmt: skip
     """Write one tile of `epilogue(x @ w, e0, ...)`; see `nbits_small_m_kernel`.
 
-    The matrix is the left factor, so that it goes from registers into the tensor cores: a step of
-    them is computed while the weights of the next one are taken apart. Weights are rounded to half
-    precision with their factor, as ONNX Runtime rounds them.
+    The matrix is the left factor: it goes from registers into the tensor cores. Weights are rounded
+    to half precision with their factor, as ONNX Runtime rounds them.
 
     Args:
         BK: Depth of a step; it is a multiple of `BLOCK`, or a part of it.
