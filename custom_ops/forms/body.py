@@ -68,8 +68,8 @@ class Body:
             kind += tuple(known.get(name) for name in node.input)
             if array is not None:
                 kind = (array.dtype, array.shape, array.tobytes())
-            for place, name in enumerate(node.output):
-                known[name] = numbers.setdefault((kind, place), len(numbers))
+            for index, name in enumerate(node.output):
+                known[name] = numbers.setdefault((kind, index), len(numbers))
         return [known[name] for name in self.function.output]
 
     def constant(self, name: str) -> np.ndarray | None:

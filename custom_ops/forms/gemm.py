@@ -203,9 +203,9 @@ def epilogue_of(
         return Refused(f"more than {MOST_OPERANDS} further operands")
     names = {number: name for name, number in body.inputs.items()}
     extras = (*weights[1:], *numbers)
-    known: dict[str, Operand] = {name: Value(place) for place, name in enumerate(products)}
+    known: dict[str, Operand] = {name: Value(index) for index, name in enumerate(products)}
     first = len(products)
-    known |= {names[number]: Value(first + place) for place, number in enumerate(numbers)}
+    known |= {names[number]: Value(first + index) for index, number in enumerate(numbers)}
     made: list[Step] = []
 
     def add(step: Step, name: str) -> None:

@@ -214,8 +214,8 @@ def _scaled(
     first = 1 + len(extras)
     steps: list[Step] = []
     scaled: list[Value] = []
-    for place, factors in enumerate(scales):
-        value = Value(place)
+    for index, factors in enumerate(scales):
+        value = Value(index)
         for factor in factors:
             operand: Operand = (
                 Value(count + read.index(factor)) if isinstance(factor, int) else factor

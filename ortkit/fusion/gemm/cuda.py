@@ -61,15 +61,15 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     for node in search.nodes():
         if not is_product(scope, node):
             continue
-        chain = epilogue_chain_of(scope, node, search.taken)
-        norm = norm_prologue(chain, search.taken)
+        chain = epilogue_chain_of(scope, node, search.excluded)
+        norm = norm_prologue(chain, search.excluded)
         prediction = predict(scope, anchor, sizes_of(scope, chain, norm))
         if prediction is None and norm is not None:
             norm, prediction = None, predict(scope, anchor, sizes_of(scope, chain, None))
         if prediction is None:
             continue
         region = search.region([*(() if norm is None else (norm,)), *chain.nodes], anchor.kind)
-        search.taken.update(chain.products)
+        search.excluded.update(chain.products)
         yield search.judged(region, prediction)
 
 
@@ -102,10 +102,10 @@ def matrix_of(product: ir.Node) -> ir.Value | None:
     return product.inputs[1] if transpose is None else transpose.inputs[0]
 
 
-def operand_transpose_of(product: ir.Node, place: int = 1) -> ir.Node | None:
+def operand_transpose_of(product: ir.Node, index: int = 1) -> ir.Node | None:
     """Return the Transpose of an operand of a matmul, the weight by default, if nothing else reads
     it."""
-    value = product.inputs[place]
+    value = product.inputs[index]
     node = None if value is None else value.producer()
     if value is None or node is None or node.op_type != "Transpose" or node.domain:
         return None

@@ -76,14 +76,14 @@ def _product(
     """Return the region of a matmul with an fp8 weight; `rounded` gets its fp8 rows."""
     scope = search.scope
     rows = rows_of(scope, node)
-    chain = epilogue_chain_of(scope, node, search.taken, is_fp8_product)
-    norm = norm_prologue(chain, search.taken) if rows.scale is None else None
+    chain = epilogue_chain_of(scope, node, search.excluded, is_fp8_product)
+    norm = norm_prologue(chain, search.excluded) if rows.scale is None else None
     sizes = replace(sizes_of(scope, chain, norm), is_narrow=rows.scale is not None)
     if sizes.rows is None or sizes.rows > _MOST_NORMED:
         norm, sizes = None, replace(sizes, is_normed=False)
     prediction = predict(scope, anchor, sizes)
     nodes = [*(() if norm is None else (norm,)), *chain.products, *chain.epilogue]
-    last = _rounding_consumer(scope, chain.output, search.taken)
+    last = _rounding_consumer(scope, chain.output, search.excluded)
     if last is not None and rows.scale is not None:
         nodes.append(last)
     whole = search.region(nodes, anchor.kind)
@@ -99,9 +99,9 @@ def _product(
 def _rounding(search: Search, value: ir.Value) -> Iterator[Candidate]:
     """Yield the region that rounds rows for fp8 matmuls."""
     nodes = rounding_nodes(search.scope, value)
-    if not nodes or search.taken.intersection(nodes):
+    if not nodes or search.excluded.intersection(nodes):
         return
-    norm = _norm_of(nodes, search.taken)
+    norm = _norm_of(nodes, search.excluded)
     shape = search.scope.shapes.shape(value) or ()
     # As nodes, one after the other, and as one kernel; a size that is not known counts as one.
     once = rounding_ns(prod(size for size in shape if isinstance(size, int)))

@@ -89,7 +89,7 @@ class Around(Protocol):
     scope: Scope
 
     @property
-    def taken(self) -> Collection[ir.Node]:
+    def excluded(self) -> Collection[ir.Node]:
         """Nodes of other regions."""
         ...
 
@@ -453,7 +453,7 @@ class Chain:
 
     def _is_free(self, node: ir.Node) -> bool:
         """Say whether a region may take in a node."""
-        return node not in self.search.taken and node.graph is self.product.nodes[0].graph
+        return node not in self.search.excluded and node.graph is self.product.nodes[0].graph
 
     def _keeps_shape(self, node: ir.Node) -> bool:
         shape = self.scope.shapes.shape(node.outputs[0])
@@ -543,7 +543,7 @@ def regions(search: Search, anchor: Anchor) -> Iterator[Candidate]:
 def _regions(search: Search, node: ir.Node) -> Choices | Refused | None:
     """Return the regions around an int8 matrix product; None for other nodes."""
     product = find_product(search.scope, node)
-    if product is None or not search.taken.isdisjoint(product.nodes):
+    if product is None or not search.excluded.isdisjoint(product.nodes):
         return None
     chain = Chain(search, product)
     return product.nodes, map(chain.region, chain.ends[::-1][:_TRIED])

@@ -337,7 +337,7 @@ class _Around:
     """A search without a graph of its own."""
 
     scope: Scope
-    taken: Collection[ir.Node] = frozenset()
+    excluded: Collection[ir.Node] = frozenset()
 
     def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """Return a constant."""
@@ -353,10 +353,10 @@ class ConvolutionChain(Chain):
 
     @classmethod
     def of(
-        cls, scope: Scope, found: IntegerProduct, taken: Collection[ir.Node] = frozenset()
+        cls, scope: Scope, found: IntegerProduct, excluded: Collection[ir.Node] = frozenset()
     ) -> ConvolutionChain:
-        """Return the chain of a convolution, without nodes that are `taken`."""
-        return cls(_Around(scope, taken), found)
+        """Return the chain of a convolution, without nodes that are `excluded`."""
+        return cls(_Around(scope, excluded), found)
 
     def _go_on_in_floats(self) -> bool:
         return self._pointwise() or self._round_beside()

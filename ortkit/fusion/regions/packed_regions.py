@@ -56,7 +56,7 @@ def _best(search: Search, anchor: Anchor, first: Product) -> Candidate | Refused
     refused = _stored_twice(search, anchor, first) if search.in_place else None
     for one in () if refused else _choices(search, anchor, first):
         # Equal reshapes of rows may be one node.
-        if not search.taken.isdisjoint(node for node in one.nodes if not is_reshape(node)):
+        if not search.excluded.isdisjoint(node for node in one.nodes if not is_reshape(node)):
             continue
         prediction = _predict(search, anchor, one)
         if prediction.gain < least:

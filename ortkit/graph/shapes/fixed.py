@@ -22,7 +22,7 @@ def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
     An expression such as `past + sequence` becomes a number where all its names have one.
 
     Args:
-        model: Changed.
+        model: The model, changed in place.
         sizes: By the size's name; one without a name by `place_of` its input.
 
     Raises:

@@ -144,7 +144,7 @@ class FeedMaker:
 
         Args:
             level: How much is covered.
-            seed: Decides the numbers.
+            seed: Seeds the random numbers.
             is_usual: Whether all numbers are usual ones.
         """
         styles: tuple[Style, ...] = USUAL_STYLES if is_usual else STYLES
@@ -289,7 +289,7 @@ def make_feeds(
         model: Read, not changed.
         samples: How many sets; over two or more every dynamic size takes two values.
         shapes: Sizes that the user has set, by the size's name.
-        seed: Decides the numbers.
+        seed: Seeds the random numbers.
 
     Raises:
         UserError: `shapes` names a size that no input has.
