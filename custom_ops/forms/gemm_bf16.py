@@ -48,7 +48,7 @@ class ProductForm:
         weight: As `ortkit.kernels.layouts.bf16_blocks.pack_weight` packs it.
         depth: K.
         columns: N.
-        finish: What follows.
+        finish: What is computed on each result.
         patches: How rows of A lie in the input of a convolution (im2col); None if they are the
             input's rows.
         gate: float32 [N, 1, 1, depth], what pixels [N, H, W, depth] are multiplied by before they

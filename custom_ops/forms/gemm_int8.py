@@ -145,7 +145,7 @@ class Int8Form:
         factor: One float32 that the scale is multiplied by first; None if there is none.
         depth: K; of a convolution the channels that it reads.
         columns: N.
-        stages: What follows.
+        stages: The stages that follow the sum.
         kept: The stages after which a second result in float32 is written; None if there is none.
         filters: Of a convolution; None for a matrix product.
     """

@@ -27,9 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
             fix="end what else runs here, and calibrate again",
         )
     if done.noisy:
-        told = ", ".join(f"{name} {done.noise[name]:.0%}" for name in done.noisy)
+        listed = ", ".join(f"{name} {done.noise[name]:.0%}" for name in done.noisy)
         raise CheckError(
-            f"the machine is busy: measurements differ by more than noise ({told}); "
+            f"the machine is busy: measurements differ by more than noise ({listed}); "
             "nothing was written",
             fix="end what else runs here, and calibrate again",
         )
