@@ -89,7 +89,7 @@ class Around(Protocol):
     scope: Scope
 
     @property
-    def taken(self) -> Collection[ir.Node]:
+    def excluded(self) -> Collection[ir.Node]:
         """Nodes of other regions."""
         ...
 
@@ -189,7 +189,9 @@ class Chain:
             return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
         if rounding is not None:
             nodes, grid = rounding
-            self.product = _rounded(one, nodes, grid)
+            self.product = replace(
+                one, nodes=(*one.nodes, *nodes), end=nodes[-1].outputs[0], grid=grid
+            )
             self.nodes += nodes
             self.value = nodes[-1].outputs[0]
             return self._quantized(scaled, Grid(np.float32(1.0), grid.zero))
@@ -453,7 +455,7 @@ class Chain:
 
     def _is_free(self, node: ir.Node) -> bool:
         """Say whether a region may take in a node."""
-        return node not in self.search.taken and node.graph is self.product.nodes[0].graph
+        return node not in self.search.excluded and node.graph is self.product.nodes[0].graph
 
     def _keeps_shape(self, node: ir.Node) -> bool:
         shape = self.scope.shapes.shape(node.outputs[0])
@@ -523,14 +525,6 @@ def _is_quantized_product(value: ir.Value | None) -> bool:
     return is_read_once(node.outputs[0]) and all(is_op(s, "DequantizeLinear") for s in sources)
 
 
-def _rounded(one: IntegerProduct, nodes: list[ir.Node], grid: Grid) -> IntegerProduct:
-    """Return a product with the QuantizeLinear that follows it."""
-    return IntegerProduct(
-        (*one.nodes, *nodes), one.x, one.zero, one.matrix, one.added, one.scale, one.factor,
-        one.bias, nodes[-1].outputs[0], grid,
-    )  # fmt: skip
-
-
 #: Shorter chains that are tried where a kernel does not take the longest.
 _TRIED = 4
 
@@ -543,7 +537,7 @@ def regions(search: Search, anchor: Anchor) -> Iterator[Candidate]:
 def _regions(search: Search, node: ir.Node) -> Choices | Refused | None:
     """Return the regions around an int8 matrix product; None for other nodes."""
     product = find_product(search.scope, node)
-    if product is None or not search.taken.isdisjoint(product.nodes):
+    if product is None or not search.excluded.isdisjoint(product.nodes):
         return None
     chain = Chain(search, product)
     return product.nodes, map(chain.region, chain.ends[::-1][:_TRIED])
