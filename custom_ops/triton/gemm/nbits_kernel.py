@@ -1,11 +1,11 @@
 """Products with weights in 4 bits and a factor for each block: MatMulNBits.
 
 Where M is small, they take the time in which the matrix is read, and each weight few instructions.
-A word of 32 bits has 8 weights. Those at places i and i + 4 become two halves of a word by a shift
-and a mask. A half is a number in half precision: it has the bits of 2^10 (2^7 in bfloat16) and the
-weight. The matrix is the left factor, so that a few rows fill what the tensor cores take. The source of
-`epilogue` is appended to this text for each region: a function of the product and of five further
-operands.
+A word of 32 bits has 8 weights. Those at places i and i + 4 become two halves of a word by a
+shift and a mask. A half is a number in half precision: it has the bits of 2^10 (2^7 in bfloat16)
+and the weight. The matrix is the left factor, so that a few rows fill what the tensor cores take.
+The source of `epilogue` is appended to this text for each region: a function of the product and
+of five further operands.
 """
 
 # mypy: ignore-errors
@@ -255,8 +255,8 @@ def nbits_large_m_kernel(
 ):  # fmt: skip
     """Write one tile of `epilogue(x @ w, e0, ...)`; see `nbits_small_m_kernel`.
 
-    The matrix is the left factor: it goes from registers into the tensor cores. Weights are rounded
-    to half precision with their factor, as ONNX Runtime rounds them.
+    The matrix is the left factor: it goes from registers into the tensor cores. Weights are
+    rounded to half precision with their factor, as ONNX Runtime rounds them.
 
     Args:
         BK: Depth of a step; it is a multiple of `BLOCK`, or a part of it.
