@@ -86,9 +86,9 @@ def _show_rows(rows: Sequence[Row]) -> None:
             "optimizations": f"optimizations {row.optimizations}",
             "onnxruntime": f"ONNX Runtime {row.onnxruntime}",
         }
-        told = ", ".join(text for name, text in parts.items() if several[name])
+        listed = ", ".join(text for name, text in parts.items() if several[name])
         bodies = " (function bodies, no kernels)" if row.function_bodies else ""
-        show.line(f"row {row.number}     {row.name}{bodies}{': ' + told if told else ''}")
+        show.line(f"row {row.number}     {row.name}{bodies}{': ' + listed if listed else ''}")
 
 
 def _show_batch(batch: BatchResult) -> None:

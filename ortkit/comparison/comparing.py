@@ -99,7 +99,7 @@ def compare_models(models: Sequence[Path], options: CompareOptions | None = None
 
     Args:
         models: Files; the first is what the others are compared with.
-        options: How.
+        options: How variants are compared.
 
     Raises:
         ModelError: One is no valid model.

@@ -40,7 +40,7 @@ def rounded_otherwise(
     Args:
         values: The inputs of a step.
         factors: Further ones: what the step's own floats are multiplied with; see `shaken`.
-        trial: Decides the numbers.
+        trial: The trial, which seeds the random numbers.
     """
     random = np.random.default_rng(trial)
     size = 1.0 if trial < TRIALS else _TIE_EPS

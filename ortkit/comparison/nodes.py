@@ -66,7 +66,7 @@ def compare_nodes(
         feeds: Inputs of both.
         repro: A folder for the first value that diverges, as two models with their inputs.
         limit_bytes: Of values that are held on disk at a time, for each model.
-        timeout_seconds: For each run.
+        timeout_seconds: Most seconds of one run.
         progress: Called with the name of each stage.
 
     Raises:

@@ -240,7 +240,7 @@ def _gain(shapes: Shapes, product: Product, readers: int) -> Gain | str:
     """Return what a product takes before and after, or why it does not gain.
 
     Args:
-        shapes: Of the model.
+        shapes: Shapes of the model's values.
         product: It.
         readers: Products that multiply the same rows, which are rounded once.
     """

@@ -43,7 +43,7 @@ class TuningRegion:
     Args:
         case: The region.
         backend: Of its kernels; a name of the catalog, unless `timer` makes them.
-        target: Resolved.
+        target: The resolved target.
         record_key: Where its record belongs.
         record: What is known.
         timer: Who measures; None: this machine.

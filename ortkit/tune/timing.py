@@ -95,7 +95,7 @@ def time_choices(
         target: Resolved, and of this machine.
         backend: A name of the catalog; its backend is `Tunable`.
         choices: The kernels; the first is the reference, the one that would be used.
-        effort: How long.
+        effort: How many processes, rounds and seconds a timing takes.
 
     Raises:
         KernelError: They cannot be linked, or the process that times them crashed.
@@ -166,7 +166,7 @@ def times_of(
         measure: Who does.
         request: What was asked for.
         made: For each of its choices the kernel, or why there is none.
-        effort: How long.
+        effort: How many processes, rounds and seconds a timing takes.
         folder: To work in.
 
     Raises:

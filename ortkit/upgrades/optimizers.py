@@ -74,8 +74,8 @@ def bisect_optimizers(model: Path, options: BisectOptions | None = None) -> Opti
     """Find the optimizers that change a model's results; if none does, those that slow it.
 
     Args:
-        model: Its file.
-        options: How.
+        model: Path of the model's file.
+        options: What is searched, on which inputs, and for how many runs.
 
     Raises:
         ModelError: It is no valid model.

@@ -29,7 +29,7 @@ class GroupWriter:
     """The emission of one group.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         form: What is computed.
         buffers: The region's tensors.
         keys: Of a block, a multiple of 32.

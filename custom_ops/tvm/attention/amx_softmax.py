@@ -51,7 +51,7 @@ class Rows:
     """What is done to rows of scores.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         form: What is computed.
         buffers: The region's tensors.
         pitch: Between rows of scores and of weights, in elements.

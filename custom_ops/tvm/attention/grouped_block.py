@@ -205,7 +205,7 @@ def rotate_row(
     """Emit a row of a head as its position rotates it.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         buffers: The region's tensors.
         row: Where it begins, and where to.
         width: Of the head.

@@ -102,7 +102,7 @@ class MaxPool:
         """Write the largest of some channels.
 
         Args:
-            e: Where to.
+            e: The emitter that writes the statements.
             source: The image, and where the window's first pixel would lie in it.
             sink: The result, and where.
             lanes: How many channels.

@@ -57,7 +57,7 @@ class OneAxisConv(Tuned):
         groups: Of channels.
         dilation: Places from a tap to the next.
         pad: Zeros in front of the signal.
-        epilogue: What follows.
+        epilogue: What is computed on each result.
         pixels: Channels of a tile; 0: what its rule says.
         panel: Vectors of places of a tile; 0: what its rule says.
     """

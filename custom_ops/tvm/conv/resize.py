@@ -97,7 +97,7 @@ class ResizeSum:
         signature: float32 images [N, h, w, C] and further operands and a result [N, H, W, C]; all
             sizes but N are known.
         images: The first one is what the epilogue reads, others are further operands of it.
-        epilogue: What follows.
+        epilogue: What is computed on each result.
     """
 
     signature: RegionSignature

@@ -48,7 +48,7 @@ class Steps:
 
     Args:
         first: The first step.
-        count: How many.
+        count: Number of steps.
         is_new: Whether sums begin; None if they always do.
         turn: The number of the block of rows: each fetches a quarter of the next panel. None if
             there is nothing to fetch.
@@ -73,7 +73,7 @@ def tile_block(
     """Sum a block of 1 or 2 tiles of rows by 1 or 2 of columns, as the tiles are set.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The operands.
         at: The element of A that the block begins at, and the strip of the weight.
         shape: In tiles.

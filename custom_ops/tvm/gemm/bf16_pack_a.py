@@ -40,10 +40,10 @@ def copy_rows(
     """Emit a copy of rows.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         source: float32, or bfloat16 as uint16, and the element that the first row begins at.
         sink: bfloat16 as uint16, where it begins, and how many elements its rows are apart.
-        rows: How many.
+        rows: Number of rows.
         depth: Elements of a row; zeros come up to a multiple of 32.
         gate: What rows are multiplied by before they are rounded, if anything.
     """

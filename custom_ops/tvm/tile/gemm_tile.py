@@ -143,7 +143,7 @@ def write_vector(
     """Apply the epilogue to `width` elements and write them.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         scratch: What was computed.
         epilogue: Applied.
         to: Where results go.

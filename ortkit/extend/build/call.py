@@ -66,7 +66,7 @@ class NativeKernel:
 
         Args:
             tensors: The addresses of the inputs that there are, then of the outputs, dense.
-            attributes: All of them.
+            attributes: All attributes of the node.
             sizes: By name; any number of axes are one.
             threads: At most this many compute at once.
 

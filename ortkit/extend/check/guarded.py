@@ -106,11 +106,11 @@ def outcomes_of(
     return outcomes
 
 
-def _problems(told: Iterable[Begun | Done | Ended]) -> list[str]:
+def _problems(events: Iterable[Begun | Done | Ended]) -> list[str]:
     """Return what was wrong with each call, up to one that ended the process."""
     found: dict[int, str] = {}
     begun = 0
-    for each in told:
+    for each in events:
         if isinstance(each, Begun):
             begun = each.number
         elif isinstance(each, Done):

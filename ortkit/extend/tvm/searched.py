@@ -36,7 +36,7 @@ class SearchedKernel:
 
     Args:
         form: With the kernel that the user wrote.
-        target: Resolved.
+        target: The resolved target.
         known: The sizes of a run, by name.
         generator: See `TeKernel`.
         search: What proposes schedules.
@@ -53,8 +53,8 @@ class SearchedKernel:
     @property
     def name(self) -> str:
         """What to call it, such as `domain::Op float32 by kernel (tvm) at n=512`."""
-        told = ", ".join(f"{name}={size}" for name, size in self.known.items())
-        return f"{self.form.op.id} {self.form.text} at {told}"
+        listed = ", ".join(f"{name}={size}" for name, size in self.known.items())
+        return f"{self.form.op.id} {self.form.text} at {listed}"
 
     @property
     def signature(self) -> RegionSignature:
@@ -164,9 +164,9 @@ def _known(form: Form, sizes: Mapping[str, int]) -> dict[str, int]:
     if not found:
         return found
     if min(found.values()) < 1 or not all(rule.holds(found) for rule in form.rules):
-        told = ", ".join(f"{name}={size}" for name, size in found.items())
+        listed = ", ".join(f"{name}={size}" for name, size in found.items())
         raise UserError(
-            f"it is not for the sizes {told}", fix="give others with --shape NAME=SIZE"
+            f"it is not for the sizes {listed}", fix="give others with --shape NAME=SIZE"
         )
     return found
 
@@ -199,7 +199,7 @@ def compile_tuned(form: Form, target: Target, folder: Path, notes: list[str]) ->
 
     Args:
         form: With `declared`.
-        target: Resolved.
+        target: The resolved target.
         folder: For the object file.
         notes: Gets what could not be done; the kernel is right then, and slower.
 
@@ -226,7 +226,7 @@ def traced_for(form: Form, target: Target, notes: list[str]) -> list[TracedSched
 
     Args:
         form: With `declared`.
-        target: Resolved.
+        target: The resolved target.
         notes: Gets what is left out, and why.
     """
     found = []

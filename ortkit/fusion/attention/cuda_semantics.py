@@ -57,7 +57,7 @@ class AttentionNode:
     """An attention.
 
     Args:
-        body: What it computes.
+        body: The function body of what it computes.
         operands: Q, K, V, and a mask if there is one; before what only repeats it.
         queries: Rows of Q.
         keys: Rows of K.

@@ -189,7 +189,9 @@ class Chain:
             return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
         if rounding is not None:
             nodes, grid = rounding
-            self.product = _rounded(one, nodes, grid)
+            self.product = replace(
+                one, nodes=(*one.nodes, *nodes), end=nodes[-1].outputs[0], grid=grid
+            )
             self.nodes += nodes
             self.value = nodes[-1].outputs[0]
             return self._quantized(scaled, Grid(np.float32(1.0), grid.zero))
@@ -521,14 +523,6 @@ def _is_quantized_product(value: ir.Value | None) -> bool:
         return False
     sources = [None if one is None else one.producer() for one in node.inputs[:2]]
     return is_read_once(node.outputs[0]) and all(is_op(s, "DequantizeLinear") for s in sources)
-
-
-def _rounded(one: IntegerProduct, nodes: list[ir.Node], grid: Grid) -> IntegerProduct:
-    """Return a product with the QuantizeLinear that follows it."""
-    return IntegerProduct(
-        (*one.nodes, *nodes), one.x, one.zero, one.matrix, one.added, one.scale, one.factor,
-        one.bias, nodes[-1].outputs[0], grid,
-    )  # fmt: skip
 
 
 #: Shorter chains that are tried where a kernel does not take the longest.

@@ -27,7 +27,7 @@ class Stage:
     """One launch.
 
     Args:
-        number: Its place.
+        number: Index of the stage.
         level: The reductions that it computes; None for all that there is to compute.
         is_split: Whether blocks work on parts of rows.
     """

@@ -43,7 +43,7 @@ def profile_of(
     """Add up a trace.
 
     Args:
-        trace: As read.
+        trace: The trace, as read from its file.
         context: What else is known.
         warmup: How many runs at its start are left out.
         quiet_half: Whether only the faster half of the others counts, which other processes

@@ -23,7 +23,7 @@ def overall_of(
     """Say where the time of a run goes.
 
     Args:
-        trace: As read.
+        trace: The trace, as read from its file.
         counted: Which runs count.
         gaps: Between their nodes.
         run_times: [rows, runs] own time of each node in each run.

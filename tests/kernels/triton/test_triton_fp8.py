@@ -119,6 +119,10 @@ CASES = {
     "rows with one factor": Case(
         f"{BY_ONE}  {WIDE}  u = MatMul (x, W)  y = Add (u, b)", "qwsb", rows=(70,)
     ),
+    "rows with one factor and a zero point": Case(
+        "k = Constant<value = float16 {9216}> ()  o = Constant<value = float8e4m3fn {0}> ()"
+        f"  x = DequantizeLinear (q, k, o)  {WIDE}  y = MatMul (x, W)", "qws", rows=(21,),
+    ),
     "rows that are not known": replace(MANY, rows=("n", 7)),
     "gated rows": Case(f"{BY_ROW}  {WIDE}  {OTHER}  {GATED}", "qfwszt", rows=(65,)),
     "rows for the next product": Case(
@@ -210,6 +214,9 @@ REFUSED = {
         "W = DequantizeLinear<axis = 0> (w, s)  y = MatMul (x, W)", "xws", depth=48
     ),
     "a computed row": Case(f"{WIDE}  a = Relu (x)  y = MatMul (a, W)", "xws"),
+    "a norm of rows in eight bits": Case(
+        f"{BY_ONE}  {WIDE}  a = LayerNormalization<axis = -1> (x, n)  y = MatMul (a, W)", "qwsn"
+    ),
     "a zero point": Case(
         "o = Constant<value = float8e4m3fn {56}> ()  k = Constant<value = float16 {9216}> ()"
         "  d = DequantizeLinear (w, k, o)  W = Transpose<perm = [1, 0]> (d)  y = MatMul (x, W)",
