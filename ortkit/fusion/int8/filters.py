@@ -8,7 +8,7 @@ Kernels see images as NHWC, so that chains of them need no Transpose; see `fusio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -317,19 +317,6 @@ class _Finder(Finder):
 
 
 @dataclass
-class _Around:
-    """A search without a graph of its own."""
-
-    scope: Scope
-    excluded: Collection[ir.Node] = frozenset()
-
-    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Return a constant."""
-        del key
-        return detached_constant(tensor, name)
-
-
-@dataclass
 class ConvolutionChain(Chain):
     """What follows a convolution; operands come first among the region's inputs."""
 
@@ -346,7 +333,8 @@ class ConvolutionChain(Chain):
         """Return the chain of a convolution, without nodes that are `excluded`."""
         assert isinstance(found.matrix, Filters)
         filters = replace(found.matrix, packing=anchor.layout)
-        return cls(_Around(scope, excluded), replace(found, matrix=filters))
+        product = replace(found, matrix=filters)
+        return cls(scope, product, excluded, lambda _, name, data: detached_constant(data, name))
 
     def _go_on_in_floats(self) -> bool:
         return self._pointwise() or self._round_beside()
