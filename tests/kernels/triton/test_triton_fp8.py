@@ -258,3 +258,10 @@ def test_no_registers_are_spilled(name: str, depth: int, columns: int, tmp_path:
             made = compile_step(step, 90, tmp_path)
             assert stack_bytes(made.cubin, tmp_path) == 0
             assert made.shared_bytes <= SHARED_BYTES[90]
+
+
+def test_rows_are_rounded_on_ada(tmp_path: Path) -> None:
+    """Conversions of eight bits are newer there than PTX of CUDA 12.0."""
+    sources = sources_of(ROWS.signature())
+    assert not isinstance(sources, Refused)
+    assert b"\x7fELF" in compile_step(sources[0].steps[0], 89, tmp_path).cubin
