@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             ("node", f"{found.node_ns:.0f} ns in addition to its work"),
             ("fused node", f"{found.kernel_ns:.0f} ns in addition to its work"),
             ("threads", f"{found.parallel_ns:.0f} ns to hand work out and to wait for it"),
+            *((kind, f"{factor:.2f} of the predicted time") for kind, factor in found.kernels),
             ("noise", noise),
         ]
     )

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
     add("--fix-shape", action="append", default=[], metavar="NAME=SIZE",
-        help="write this number in place of a named size; may be repeated")  # fmt: skip
+        help="write this number in place of a size (or INPUT[AXIS]); may be repeated")  # fmt: skip
     add("--skip-padding", default="", metavar="INPUT[=N]",
         help="leave out tokens where INPUT is N (0), outputs are 0 there; or proved")  # fmt: skip
     add(

@@ -130,7 +130,8 @@ def _verified(report: Report) -> str:
 def _timed(report: Report) -> str:
     measured = None if report.measurement is None else report.measurement.model
     if measured is not None:
-        return f"{ratio_text(measured.ratio)} (measured)"
+        is_clear = measured.verdict != "no difference"
+        return f"{ratio_text(measured.ratio) if is_clear else 'no clear difference'} (measured)"
     timing = report.timing
     if timing is None or timing.speedup is None:
         return "not timed"

@@ -132,7 +132,7 @@ def time_shortly(request: ShortRequest, seconds: float = SECONDS) -> ShortTiming
 
 
 def seconds_after(elapsed: float) -> float:
-    """Return the time for a short timing after something that took `taken` seconds."""
+    """Return the time for a short timing after something that took `elapsed` seconds."""
     return max(SECONDS, min(_MOST_SECONDS, _PART * elapsed))
 
 

@@ -6,10 +6,9 @@ QuantizeLinear and DequantizeLinear, and sums of quantized numbers. It may end a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import onnx
@@ -83,33 +82,22 @@ class End:
     kept: Kept | None = None
 
 
-class Around(Protocol):
-    """What a chain is looked for with: a `Search`, or as much of one."""
-
-    scope: Scope
-
-    @property
-    def excluded(self) -> Collection[ir.Node]:
-        """Nodes of other regions."""
-        ...
-
-    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Return the constant that `key` stands for."""
-        ...
-
-
 @dataclass
 class Chain:
     """The body of a region in the making.
 
     Args:
-        search: Whose graph it is in.
+        scope: The graph's.
         product: What it begins with.
+        excluded: Nodes of other regions.
+        constant: Returns the constant that a key stands for, given its name and data.
         kind: Of the region.
     """
 
-    search: Around
+    scope: Scope
     product: IntegerProduct
+    excluded: Collection[ir.Node]
+    constant: Callable[[Hashable, str, ir.TensorProtocol], ir.Value]
     kind: str = KIND
     writer: NodeWriter = field(default_factory=NodeWriter)
     inputs: dict[str, ir.Value] = field(default_factory=dict)
@@ -126,11 +114,6 @@ class Chain:
         self._end()
         while len(self.nodes) < _LONGEST and not self.is_over and self._step():
             self._end()
-
-    @property
-    def scope(self) -> Scope:
-        """The graph's."""
-        return self.search.scope
 
     def region(self, end: End) -> tuple[FusedRegion, RegionSignature]:
         """Return the region that ends somewhere, and its signature."""
@@ -167,7 +150,7 @@ class Chain:
     def _product(self) -> str:
         w, one = self.writer, self.product
         matrix = one.matrix
-        panels = self.search.constant(matrix, f"{matrix.value.name}/panels", matrix.tensor())
+        panels = self.constant(matrix, f"{matrix.value.name}/panels", matrix.tensor())
         x, packed = self._input("x", one.x), self._input("w", panels)
         cast = w.op("Cast", self._sums(x, packed), to=int(ir.DataType.FLOAT))
         scale, rounding = one.scale, self._rounding(one.end) if one.is_merged else None
@@ -189,7 +172,9 @@ class Chain:
             return self._quantized(scaled, Grid(np.float32(1.0), one.grid.zero))
         if rounding is not None:
             nodes, grid = rounding
-            self.product = _rounded(one, nodes, grid)
+            self.product = replace(
+                one, nodes=(*one.nodes, *nodes), end=nodes[-1].outputs[0], grid=grid
+            )
             self.nodes += nodes
             self.value = nodes[-1].outputs[0]
             return self._quantized(scaled, Grid(np.float32(1.0), grid.zero))
@@ -212,7 +197,7 @@ class Chain:
         else:
             zero = w.op("Cast", self._input("z", given), to=int(ir.DataType.INT32))
             key, held = (matrix, "column sums"), f"{matrix.value.name}/column_sums"
-            columns = self.search.constant(key, held, matrix.column_sums())
+            columns = self.constant(key, held, matrix.column_sums())
             off = w.op("Mul", zero, self._input("k", columns))
             sums = w.op("Sub", matrix.sums(w, x, packed, ""), off)
         return sums if one.added is None else w.op("Add", sums, self._row("c", one.added))
@@ -400,7 +385,7 @@ class Chain:
         key = "table", found.table.tobytes()
         held = f"{self.product.end.name}/table{len(self.inputs)}"
         name = f"l{len(self.inputs)}"
-        self.inputs[name] = self.search.constant(key, held, ir.tensor(found.table.copy()))
+        self.inputs[name] = self.constant(key, held, ir.tensor(found.table.copy()))
         place = self.writer.op("Cast", self.name, to=int(ir.DataType.INT32))
         made = self.writer.op("Gather", name, place)
         self._go_on(list(found.nodes), made, found.grid)
@@ -453,7 +438,7 @@ class Chain:
 
     def _is_free(self, node: ir.Node) -> bool:
         """Say whether a region may take in a node."""
-        return node not in self.search.excluded and node.graph is self.product.nodes[0].graph
+        return node not in self.excluded and node.graph is self.product.nodes[0].graph
 
     def _keeps_shape(self, node: ir.Node) -> bool:
         shape = self.scope.shapes.shape(node.outputs[0])
@@ -485,7 +470,7 @@ class Chain:
         key = number.dtype.name, number.tobytes()
         held = f"{number.dtype.name}_{number.tobytes().hex()}"
         name = f"n{len(self.inputs)}"
-        self.inputs[name] = self.search.constant(key, held, ir.tensor(number))
+        self.inputs[name] = self.constant(key, held, ir.tensor(number))
         return name
 
     def _input(self, name: str, value: ir.Value) -> str:
@@ -523,14 +508,6 @@ def _is_quantized_product(value: ir.Value | None) -> bool:
     return is_read_once(node.outputs[0]) and all(is_op(s, "DequantizeLinear") for s in sources)
 
 
-def _rounded(one: IntegerProduct, nodes: list[ir.Node], grid: Grid) -> IntegerProduct:
-    """Return a product with the QuantizeLinear that follows it."""
-    return IntegerProduct(
-        (*one.nodes, *nodes), one.x, one.zero, one.matrix, one.added, one.scale, one.factor,
-        one.bias, nodes[-1].outputs[0], grid,
-    )  # fmt: skip
-
-
 #: Shorter chains that are tried where a kernel does not take the longest.
 _TRIED = 4
 
@@ -545,5 +522,5 @@ def _regions(search: Search, node: ir.Node) -> Choices | Refused | None:
     product = find_product(search.scope, node)
     if product is None or not search.excluded.isdisjoint(product.nodes):
         return None
-    chain = Chain(search, product)
+    chain = Chain(search.scope, product, search.excluded, search.constant)
     return product.nodes, map(chain.region, chain.ends[::-1][:_TRIED])

@@ -8,7 +8,7 @@ Kernels see images as NHWC, so that chains of them need no Transpose; see `fusio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,12 +23,9 @@ from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import Window, window_of
-from ortkit.kernels.layouts.int8_panels import (
-    filter_layout,
-    joined_groups,
-    layout,
-    lines_of,
-)
+from ortkit.kernels.conv_anchor import ConvAnchor
+from ortkit.kernels.layouts.conv_filters import Sizes as FilterSizes
+from ortkit.kernels.layouts.int8_panels import joined_groups, layout
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature
@@ -51,11 +48,14 @@ class Filters(Weights):
         window: How they move.
         groups: Of channels.
         is_depthwise: Whether each channel has one of its own.
+        packing: Given the filters' sizes, groups and dilations, how kernels read them; None as
+            long as no template takes them.
     """
 
     window: Window
     groups: int
     is_depthwise: bool
+    packing: Callable[[FilterSizes, int, tuple[int, int]], Prepack] | None = None
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -89,27 +89,17 @@ class Filters(Weights):
     def layout(self) -> Prepack:
         """See `Weights`."""
         columns, _, height, width = self.sizes
-        depth = self.depth
-        if self.is_depthwise:
-            return layout(height * width, columns)
         if self.is_matrix:
-            return layout(depth, columns)
-        if self.groups != self.joined:
-            return filter_layout(columns, height * width, depth)
-        return filter_layout(columns, *lines_of((height, width), self.window.dilations, depth))
+            return layout(self.depth, columns)
+        assert self.packing is not None
+        sizes = columns, self.depth, height, width
+        return self.packing(sizes, self.groups // self.joined, self.window.dilations)
 
     def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
         """See `Weights`: with images as NHWC."""
-        columns, _, height, width = self.sizes
-        unpacked, zeros = writer.unpacked(packed, self.layout), [zero] if zero else []
-        if self.is_matrix and not self.is_depthwise:
-            return writer.op("MatMulInteger", x, unpacked, *zeros)
-        if self.is_depthwise:
-            rows = writer.op("Transpose", unpacked, perm=[1, 0])
-            weight = writer.op("Reshape", rows, writer.integers(columns, 1, height, width))
-        else:
-            shape = writer.integers(columns, height, width, self.depth)
-            weight = writer.op("Transpose", writer.op("Reshape", unpacked, shape), perm=_TO_NCHW)
+        weight, zeros = writer.unpacked(packed, self.layout), [zero] if zero else []
+        if self.is_matrix:
+            return writer.op("MatMulInteger", x, weight, *zeros)
         planar = writer.op("Transpose", x, perm=_TO_NCHW)
         attributes: dict[str, object] = dict(self.window.attributes)
         attributes["group"] = self.groups // self.joined
@@ -133,7 +123,7 @@ class Filters(Weights):
     @property
     def column_axis(self) -> int:
         """See `Weights`."""
-        return 1 if self.is_depthwise or self.is_matrix else 0
+        return 1 if self.is_matrix else 0
 
     @property
     def result_axis(self) -> int:
@@ -146,14 +136,8 @@ class Filters(Weights):
         return any(self.window.pads)
 
     def _unpacked(self, array: Array) -> Array:
-        columns, _, height, width = self.sizes
-        if self.is_depthwise:
-            return array.reshape(columns, height * width).T
-        if self.joined > 1:
-            array = self._joined(array)
-        if self.is_matrix:
-            return array.reshape(columns, self.depth).T
-        return array.transpose(0, 2, 3, 1).reshape(self.layout.result)
+        array = self._joined(array) if self.joined > 1 else array
+        return array.reshape(self.columns, self.depth).T if self.is_matrix else array
 
     def _joined(self, array: Array) -> Array:
         """Return the filters of several groups each as those of one, with zeros elsewhere."""
@@ -333,19 +317,6 @@ class _Finder(Finder):
 
 
 @dataclass
-class _Around:
-    """A search without a graph of its own."""
-
-    scope: Scope
-    excluded: Collection[ir.Node] = frozenset()
-
-    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Return a constant."""
-        del key
-        return detached_constant(tensor, name)
-
-
-@dataclass
 class ConvolutionChain(Chain):
     """What follows a convolution; operands come first among the region's inputs."""
 
@@ -353,10 +324,17 @@ class ConvolutionChain(Chain):
 
     @classmethod
     def of(
-        cls, scope: Scope, found: IntegerProduct, excluded: Collection[ir.Node] = frozenset()
+        cls,
+        scope: Scope,
+        found: IntegerProduct,
+        anchor: ConvAnchor,
+        excluded: Collection[ir.Node] = frozenset(),
     ) -> ConvolutionChain:
         """Return the chain of a convolution, without nodes that are `excluded`."""
-        return cls(_Around(scope, excluded), found)
+        assert isinstance(found.matrix, Filters)
+        filters = replace(found.matrix, packing=anchor.layout)
+        product = replace(found, matrix=filters)
+        return cls(scope, product, excluded, lambda _, name, data: detached_constant(data, name))
 
     def _go_on_in_floats(self) -> bool:
         return self._pointwise() or self._round_beside()

@@ -97,7 +97,7 @@ def _predict(search: Search, anchor: Anchor, one: Product) -> Prediction:
     """Return the times of a matmul and its epilogue before and after."""
     assert anchor.estimate is not None
     found = anchor.estimate(search.level, ProductSizes(one.count, one.depth, one.columns))
-    before, after = found or (0.0, 0.0)
+    before, after = search.cost.corrected(anchor.kind, found or (0.0, 0.0))
     if one.bias is not None:
         before += one.count * one.columns * ARITHMETIC_NS
     return search.cost.around((before, after), (), one.epilogue)

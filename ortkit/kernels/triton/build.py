@@ -23,6 +23,8 @@ _PTX_VERSION = 80
 #: Copies of boxes are written in that of CUDA 12.7; such kernels are for one architecture, whose
 #: cubin any driver takes.
 _PTX_VERSION_OF_MAPS = 86
+#: Numbers in eight bits are converted on sm_89 in that of CUDA 12.1: there is a cubin alone, too.
+_ADA, _PTX_VERSION_OF_ADA = 89, 81
 #: From there on PTX is newer in any case.
 _NEWER_PTX_ARCHITECTURE = 100
 #: Launches can wait for the one before from there on.
@@ -206,7 +208,8 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
     if step.registers is not None:
         constants["maxnreg"] = step.registers
     if architecture < _NEWER_PTX_ARCHITECTURE:
-        constants["ptx_version"] = _PTX_VERSION_OF_MAPS if step.maps else _PTX_VERSION
+        plain = _PTX_VERSION_OF_ADA if architecture == _ADA else _PTX_VERSION
+        constants["ptx_version"] = _PTX_VERSION_OF_MAPS if step.maps else plain
     attributes = {
         (index,): [["tt.divisibility", 16]]
         for index, parameter in enumerate(step.parameters)

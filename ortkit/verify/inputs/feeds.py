@@ -23,6 +23,7 @@ from ortkit.verify.inputs.relations import related_sizes, substituted
 from ortkit.verify.inputs.sizes import (
     MAX_ELEMENTS,
     batch_names,
+    by_label,
     by_place,
     check_overrides,
     complete,
@@ -80,6 +81,7 @@ class FeedMaker:
         for value in inputs:
             _check_type(value)
         sizes = tuple(_sizes(value) for value in inputs)
+        shapes = by_label(inputs, shapes)
         check_overrides(sizes, shapes)
         guards = tuple(guards_of(value, model) for value in inputs)
         uses = tuple(input_use(value, model) for value in inputs)
