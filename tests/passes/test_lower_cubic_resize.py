@@ -44,7 +44,7 @@ def test_same_pixels(
 
 
 def test_pixels_that_are_left_out() -> None:
-    """A single row is the first of three, with a weight of 1: the weights begin like an identity."""
+    """A single row takes the first of three: its weights begin as an identity does."""
     graph = Graph(opset=13)
     scales = graph.data([1, 1, 0.5, 3])
     mode = {"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel"}
