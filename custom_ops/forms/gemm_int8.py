@@ -2,6 +2,7 @@
 
     sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
     sums = ConvInteger (x, w, zero)        x NHWC, transposed to NCHW and back; w [N, C, h, w]
+    w may be Clip (w, -64, 64)             weights of 7 bits
     sums = Sub (sums, Mul (Cast (z), k))   instead of zero: k int32 [N], sums of columns of w
     sums = Add (sums, c)                   c int32 [N], optional
     y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
@@ -19,7 +20,7 @@ from typing import NoReturn, TypeAlias
 
 import onnx
 
-from ortkit.kernels.layouts.int8_panels import WIDTH, filter_layout, layout, lines_of
+from ortkit.kernels.layouts.int8_panels import NARROW, WIDTH, filter_layout, layout, lines_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, RefusedError, needed, refusals
@@ -147,6 +148,7 @@ class Int8Form:
         stages: What follows.
         kept: The stages after which a second result in float32 is written; None if there is none.
         filters: Of a convolution; None for a matrix product.
+        is_narrow: Whether weights are cut to -64 .. 64.
     """
 
     signature: RegionSignature
@@ -162,6 +164,7 @@ class Int8Form:
     stages: tuple[Stage, ...]
     kept: int | None = None
     filters: Filters | None = None
+    is_narrow: bool = False
 
     @property
     def adds_up_weights(self) -> bool:
@@ -216,13 +219,14 @@ class _Reader:
             _fail("an int8 product of an unknown number of columns")
         self.columns = columns[0]
         made, filters = self.product.output[0], None
+        factor_of_x, is_narrow = self._uncut(self.product.input[1])
         if is_matrix:
             if self.specs[x].shape[:-1] != self.shape[:-1]:
                 _fail("an int8 matrix product of other rows than its result has")
-            weight = self.body.packed(self.product.input[1], layout(depth[0], columns[0]))
+            weight = self.body.packed(factor_of_x, layout(depth[0], columns[0]))
         else:
             filters = self._filters(x, depth[0])
-            weight = self._packed_filters(filters, depth[0])
+            weight = self._packed_filters(factor_of_x, filters, depth[0])
             made = self._only(made, "Transpose", TO_NHWC).output[0]
         if weight is None or self.specs[weight].dtype != "int8":
             _fail("a matrix of bytes that is not packed")
@@ -238,8 +242,18 @@ class _Reader:
         stages, kept = self._stages(scaled)
         return Int8Form(
             self.body.signature, x, zero, column_sums, weight, added, scale, factor, depth[0],
-            columns[0], stages, kept, filters,
+            columns[0], stages, kept, filters, is_narrow,
         )  # fmt: skip
+
+    def _uncut(self, weight: str) -> tuple[str, bool]:
+        """Return weights without the Clip to -64 .. 64, and whether there is one."""
+        node = self.body.producer(weight, "Clip")
+        if node is None:
+            return weight, False
+        limits = [self.body.constant(name) for name in node.input[1:]]
+        if [None if one is None else one.tolist() for one in limits] != [-NARROW, NARROW]:
+            _fail("weights of bytes that are cut elsewhere than at -64 and 64")
+        return str(node.input[0]), True
 
     def _filters(self, x: int, channels: int) -> Filters:
         """Return the geometry of a convolution."""
@@ -263,9 +277,9 @@ class _Reader:
             1 if is_depthwise else groups,
         )  # fmt: skip
 
-    def _packed_filters(self, of: Filters, channels: int) -> int | None:
+    def _packed_filters(self, name: str, of: Filters, channels: int) -> int | None:
         """Return the input that holds the filters, if they are unpacked as their kernel packs."""
-        name, kernel = self.product.input[1], of.window.kernel
+        kernel = of.window.kernel
         if of.is_depthwise:
             shaped = self._shaped(name, (self.columns, 1, *kernel))
             rows = self.body.transposed(shaped, (1, 0)) or ""

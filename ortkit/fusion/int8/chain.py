@@ -40,15 +40,19 @@ from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import equal_sizes
 from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.anchor import Anchor
+from ortkit.kernels.layouts.int8_panels import NARROW
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
+from ortkit.targets.cpu import has_bf16
 
 KIND = "int8_product"
 #: Longest chain that is tried.
 _LONGEST = 24
+#: The opset from which on Clip takes bytes.
+_CLIPS_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class Chain:
         matrix = one.matrix
         panels = self.search.constant(matrix, f"{matrix.value.name}/panels", matrix.tensor())
         x, packed = self._input("x", one.x), self._input("w", panels)
-        cast = w.op("Cast", self._sums(x, packed), to=int(ir.DataType.FLOAT))
+        cast = w.op("Cast", self._sums(x, self._weights(packed)), to=int(ir.DataType.FLOAT))
         scale, rounding = one.scale, self._rounding(one.end) if one.is_merged else None
         if rounding is not None and not isinstance(scale, ir.Value):
             scale = quotient(scale, rounding[1].scale)
@@ -195,26 +199,41 @@ class Chain:
             return self._quantized(scaled, Grid(np.float32(1.0), grid.zero))
         return scaled
 
-    def _sums(self, x: str, packed: str) -> str:
+    def _weights(self, packed: str) -> str:
+        """Write what the product reads of panels; kernels without VNNI are told of 7 bits."""
+        w, matrix = self.writer, self.product.matrix
+        unpacked = matrix.unpacked(w, packed)
+        if not self._tells_of_narrow() or not matrix.is_narrow():
+            return unpacked
+        limits = [w.constant(np.int8(number)) for number in (-NARROW, NARROW)]
+        return w.op("Clip", unpacked, *limits)
+
+    def _tells_of_narrow(self) -> bool:
+        target = self.scope.target
+        if not target.traits.is_host or self.scope.opset() < _CLIPS_BYTES:
+            return False
+        return self.product.matrix.can_be_narrow and not has_bf16(target.resolved().level)
+
+    def _sums(self, x: str, weights: str) -> str:
         """Write the exact sums; what zero points of x take off is known but for these."""
         w, one = self.writer, self.product
         matrix, given = one.matrix, one.zero
         if not isinstance(given, ir.Value) and not matrix.has_zeros_around:
-            sums = matrix.sums(w, x, packed, "")
+            sums = matrix.sums(w, x, weights, "")
             if not np.any(given) and one.added is None:
                 return sums
             return w.op("Add", sums, self._row("c", matrix.offsets(given, one.added)))
         assert not isinstance(given, np.ndarray)
         if isinstance(given, int):
-            sums = matrix.sums(w, x, packed, self._number(np.uint8(given)))
+            sums = matrix.sums(w, x, weights, self._number(np.uint8(given)))
         elif matrix.has_zeros_around:
-            sums = matrix.sums(w, x, packed, self._input("z", given))
+            sums = matrix.sums(w, x, weights, self._input("z", given))
         else:
             zero = w.op("Cast", self._input("z", given), to=int(ir.DataType.INT32))
             key, held = (matrix, "column sums"), f"{matrix.value.name}/column_sums"
             columns = self.search.constant(key, held, matrix.column_sums())
             off = w.op("Mul", zero, self._input("k", columns))
-            sums = w.op("Sub", matrix.sums(w, x, packed, ""), off)
+            sums = w.op("Sub", matrix.sums(w, x, weights, ""), off)
         return sums if one.added is None else w.op("Add", sums, self._row("c", one.added))
 
     # ---- what follows

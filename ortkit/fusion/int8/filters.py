@@ -98,22 +98,32 @@ class Filters(Weights):
             return filter_layout(columns, height * width, depth)
         return filter_layout(columns, *lines_of((height, width), self.window.dilations, depth))
 
-    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
-        """See `Weights`: with images as NHWC."""
+    @property
+    def can_be_narrow(self) -> bool:
+        """See `Weights`."""
+        return not self.is_depthwise
+
+    def unpacked(self, writer: NodeWriter, packed: str) -> str:
+        """See `Weights`."""
         columns, _, height, width = self.sizes
-        unpacked, zeros = writer.unpacked(packed, self.layout), [zero] if zero else []
-        if self.is_matrix and not self.is_depthwise:
-            return writer.op("MatMulInteger", x, unpacked, *zeros)
+        unpacked = writer.unpacked(packed, self.layout)
         if self.is_depthwise:
             rows = writer.op("Transpose", unpacked, perm=[1, 0])
-            weight = writer.op("Reshape", rows, writer.integers(columns, 1, height, width))
-        else:
-            shape = writer.integers(columns, height, width, self.depth)
-            weight = writer.op("Transpose", writer.op("Reshape", unpacked, shape), perm=_TO_NCHW)
+            return writer.op("Reshape", rows, writer.integers(columns, 1, height, width))
+        if self.is_matrix:
+            return unpacked
+        shape = writer.integers(columns, height, width, self.depth)
+        return writer.op("Transpose", writer.op("Reshape", unpacked, shape), perm=_TO_NCHW)
+
+    def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
+        """See `Weights`: with images as NHWC."""
+        zeros = [zero] if zero else []
+        if self.is_matrix and not self.is_depthwise:
+            return writer.op("MatMulInteger", x, weights, *zeros)
         planar = writer.op("Transpose", x, perm=_TO_NCHW)
         attributes: dict[str, object] = dict(self.window.attributes)
         attributes["group"] = self.groups // self.joined
-        made = writer.op("ConvInteger", planar, weight, *zeros, **attributes)
+        made = writer.op("ConvInteger", planar, weights, *zeros, **attributes)
         return writer.op("Transpose", made, perm=_TO_NHWC)
 
     def fits(self, given: Sizes, made: Sizes) -> bool:
