@@ -1,4 +1,4 @@
-"""Int8 products whose weights have 7 bits: without VNNI pairs of products are summed in 16 bits."""
+"""Int8 products whose weights have 7 bits: without VNNI two of them are added up in 16 bits."""
 
 from __future__ import annotations
 

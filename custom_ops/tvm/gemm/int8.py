@@ -193,4 +193,4 @@ def match(signature: RegionSignature) -> Int8Product | Refused | None:
 
 
 #: One body stands for what quantizers write in six ways, with packed panels.
-ANCHOR = Anchor("int8_product", match, regions="ortkit.fusion.int8.chain:regions")
+ANCHOR = Anchor("int8_product", match, regions="ortkit.fusion.int8.steps:regions")

@@ -320,7 +320,7 @@ class Int8Emitter(NBitsEmitter):
 
     @property
     def has_dot4(self) -> bool:
-        """Whether four products are added up at once: sums of two fit 16 bits, or VNNI is there."""
+        """Whether four products are added up at once: by VNNI, or as two of them fit 16 bits."""
         return self.is_narrow or self.has_vnni
 
     def narrow(self, weights: Expr) -> Expr:

@@ -1,0 +1,71 @@
+"""What follows an int8 convolution: a chain whose values are images."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ortkit.fusion.int8.chain import Chain, End
+from ortkit.fusion.int8.float_steps import quantize_with_second_result
+from ortkit.fusion.int8.products import IntegerProduct
+from ortkit.fusion.int8.steps import grow
+from ortkit.fusion.regions.lower import detached_constant
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.kernels.signature import RegionSignature
+from ortkit.rewrite.scope import Scope
+
+KIND = "int8_conv"
+
+
+@dataclass
+class _Around:
+    """A search without a graph of its own."""
+
+    scope: Scope
+    taken: Collection[ir.Node] = frozenset()
+
+    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """Return a constant."""
+        del key
+        return detached_constant(tensor, name)
+
+
+@dataclass
+class ConvolutionChain(Chain):
+    """What follows a convolution; operands come first among the region's inputs."""
+
+    kind: str = field(default=KIND)
+
+    @classmethod
+    def of(
+        cls, scope: Scope, found: IntegerProduct, taken: Collection[ir.Node] = frozenset()
+    ) -> ConvolutionChain:
+        """Return the chain of a convolution, without nodes that are `taken`."""
+        chain = cls(_Around(scope, taken), found)
+        grow(chain, quantize_with_second_result)
+        return chain
+
+    @property
+    def best(self) -> End:
+        """The last end in bytes; the last one if none is."""
+        ends = self.ends[::-1]
+        return next((one for one in ends if self._is_bytes(one)), ends[0])
+
+    def operands(self, end: End) -> tuple[ir.Value, ...]:
+        """Return what is read but for constants, x first."""
+        region, _ = self.region(end)
+        return tuple(value for value in region.inputs if value.const_value is None)
+
+    def region(self, end: End) -> tuple[FusedRegion, RegionSignature]:
+        """See `Chain`."""
+        known = self.body.inputs
+        ordered = sorted(known.items(), key=lambda item: item[1].const_value is not None)
+        self.body.inputs = dict(ordered)
+        found = super().region(end)
+        self.body.inputs = known
+        return found
+
+    def _is_bytes(self, end: End) -> bool:
+        return self.scope.shapes.dtype(end.value) == ir.DataType.UINT8
