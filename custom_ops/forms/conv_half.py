@@ -79,7 +79,7 @@ def epilogue_text(
 
     Args:
         name: Of the function.
-        epilogue: What it computes.
+        epilogue: What the epilogue computes.
         extras: Number of additional operands.
         is_rough: With the device's own exponential and quotient, for results in half precision: a
             quotient rounded to the last bit of float32 is a call that 60 registers are kept for.

@@ -20,7 +20,8 @@ from typing import NoReturn, TypeAlias
 
 import onnx
 
-from ortkit.kernels.layouts.int8_panels import NARROW, WIDTH, filter_layout, layout, lines_of
+from ortkit.kernels.layouts.int8_panels import NARROW, WIDTH, filter_layout, layout
+from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, RefusedError, needed, refusals
@@ -145,7 +146,7 @@ class Int8Form:
         factor: One float32 that the scale is multiplied by first; None if there is none.
         depth: K; of a convolution the channels that it reads.
         columns: N.
-        stages: What follows.
+        stages: The stages that follow the sum.
         kept: The stages after which a second result in float32 is written; None if there is none.
         filters: Of a convolution; None for a matrix product.
         is_narrow: Whether weights are cut to -64 .. 64.
@@ -225,8 +226,8 @@ class _Reader:
                 _fail("an int8 matrix product of other rows than its result has")
             weight = self.body.packed(factor_of_x, layout(depth[0], columns[0]))
         else:
-            filters = self._filters(x, depth[0])
-            weight = self._packed_filters(factor_of_x, filters, depth[0])
+            filters, packing = self._filters(x, depth[0])
+            weight = self.body.packed(factor_of_x, packing)
             made = self._only(made, "Transpose", TO_NHWC).output[0]
         if weight is None or self.specs[weight].dtype != "int8":
             _fail("a matrix of bytes that is not packed")
@@ -255,8 +256,8 @@ class _Reader:
             _fail("weights of bytes that are cut elsewhere than at -64 and 64")
         return str(node.input[0]), True
 
-    def _filters(self, x: int, channels: int) -> Filters:
-        """Return the geometry of a convolution."""
+    def _filters(self, x: int, channels: int) -> tuple[Filters, Prepack]:
+        """Return the geometry of a convolution, and how its filters are packed."""
         window = needed(window_of(self.product))
         sizes = [size for shape in (self.specs[x].shape, self.shape) for size in shape[1:-1]]
         known = [size for size in sizes if isinstance(size, int)]
@@ -272,34 +273,14 @@ class _Reader:
             _fail("an int8 convolution of groups of different sizes")
         if groups > 1 and not is_depthwise and self.columns // groups % WIDTH:
             _fail("an int8 convolution of groups that fill no panels")
-        return Filters(
+        packing = filter_layout(
+            (self.columns, channels // groups, *window.kernel), groups, window.dilations
+        )
+        of = Filters(
             window, (known[0], known[1]), (known[2], known[3]), is_depthwise,
             1 if is_depthwise else groups,
         )  # fmt: skip
-
-    def _packed_filters(self, name: str, of: Filters, channels: int) -> int | None:
-        """Return the input that holds the filters, if they are unpacked as their kernel packs."""
-        kernel = of.window.kernel
-        if of.is_depthwise:
-            shaped = self._shaped(name, (self.columns, 1, *kernel))
-            rows = self.body.transposed(shaped, (1, 0)) or ""
-            return self.body.packed(rows, layout(of.window.taps, self.columns))
-        channels //= of.groups
-        shaped = self._shaped(
-            self.body.transposed(name, TO_NCHW) or "", (self.columns, *kernel, channels)
-        )
-        lines, run = of.window.taps, channels
-        if of.groups == 1:
-            lines, run = lines_of(kernel, of.window.dilations, channels)
-        return self.body.packed(shaped, filter_layout(self.columns, lines, run))
-
-    def _shaped(self, name: str, sizes: tuple[int, ...]) -> str:
-        """Return what a value of these sizes is a Reshape of."""
-        node = self.body.producer(name, "Reshape")
-        shape = None if node is None else self.body.constant(node.input[1])
-        if node is None or shape is None or tuple(shape.flat) != sizes:
-            _fail("filters of bytes that are not packed")
-        return str(node.input[0])
+        return of, packing
 
     def _only(
         self, name: str, op_type: str, perm: tuple[int, ...] | None = None

@@ -435,7 +435,7 @@ class Verifier:
         Args:
             state: The original's results.
             maker: Makes input sets of the original.
-            candidate: What is judged.
+            candidate: The model that is judged.
             found: On the original's input sets.
             check: Judges it by another verifier.
         """

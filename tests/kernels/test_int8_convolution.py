@@ -231,10 +231,10 @@ def test_layers_with_other_numbers_share_a_kernel() -> None:
 
 
 def test_filters_are_packed_line_by_line() -> None:
-    array = np.arange(33 * 3 * 5, dtype=np.int8).reshape(33, 3, 5)
-    packed = filter_layout(33, 3, 5).pack(array)
+    array = np.arange(33 * 5 * 3, dtype=np.int8).reshape(33, 5, 3, 1)
+    packed = filter_layout(array.shape, 1, (1, 1)).pack(array)
     assert packed.shape == (2, 3, 2, 32, 4)
-    assert packed[1, 2, 1, 0].tolist() == [array[32, 2, 4], 0, 0, 0]
+    assert packed[1, 2, 1, 0].tolist() == [array[32, 4, 2, 0], 0, 0, 0]
 
 
 def test_depthwise_filters_of_very_many_places_are_left() -> None:

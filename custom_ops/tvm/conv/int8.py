@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
-from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH, joined_groups, lines_of
+from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH, filter_layout, joined_groups, lines_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
@@ -283,4 +283,4 @@ def _cost(sizes: ConvSizes, depth: int, rates: Rates) -> float:
     return sizes.outputs * (work + rates.output + max(0, sizes.steps - 1) * rates.step)
 
 
-ANCHOR = ConvAnchor("int8_conv", _takes, None, _estimate, dtype="uint8")
+ANCHOR = ConvAnchor("int8_conv", _takes, filter_layout, _estimate, dtype="uint8")

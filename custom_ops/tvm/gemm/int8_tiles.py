@@ -79,7 +79,7 @@ class Int8Tiles:
     """Emits tiles.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: What is computed.
         buffers: The region's tensors.
         panels: The result's columns.

@@ -58,7 +58,7 @@ class CpuBlockFinder(BlockFinder):
 
     def _quantized(self, conv: ir.Node, found: IntegerProduct, anchor: ConvAnchor) -> Block:
         """Return the block around an int8 convolution."""
-        chain = ConvolutionChain.of(self.scope, found, self.excluded)
+        chain = ConvolutionChain.of(self.scope, found, anchor, self.excluded)
         end = chain.best
         source, *extras = chain.operands(end)
         assert isinstance(found.matrix, Filters)

@@ -35,13 +35,13 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     for node in search.nodes():
         if not is_batched(scope, node):
             continue
-        chain = epilogue_chain_of(scope, node, search.taken, is_batched)
+        chain = epilogue_chain_of(scope, node, search.excluded, is_batched)
         prediction = predict(scope, anchor, _sizes_of(scope, chain))
         if prediction is None:
             continue
         flip = operand_transpose_of(node, 0)
         region = search.region({*chain.nodes, *(() if flip is None else (flip,))}, anchor.kind)
-        search.taken.update(chain.products)
+        search.excluded.update(chain.products)
         yield search.judged(region, prediction)
 
 
@@ -60,7 +60,7 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
         return False
     # A Transpose without `perm` reverses all axes.
     transposes = [
-        (operand_transpose_of(node, place), shape) for place, shape in enumerate((left, right))
+        (operand_transpose_of(node, index), shape) for index, shape in enumerate((left, right))
     ]
     return all(
         turn is None or "perm" in turn.attributes or len(shape) == _MATRIX

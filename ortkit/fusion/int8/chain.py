@@ -5,15 +5,15 @@ The chain goes on while one node alone reads a value. `steps.py` says how, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ortkit.fusion.int8.body import BodyBuilder
+from ortkit.fusion.int8.body import BodyBuilder, Constants
 from ortkit.fusion.int8.grids import MICROSOFT, Grid
 from ortkit.fusion.int8.product_body import ProductWriter
 from ortkit.fusion.int8.products import IntegerProduct
@@ -62,33 +62,22 @@ class End:
     second: SecondResult | None = None
 
 
-class Around(Protocol):
-    """What a chain is looked for with: a `Search`, or as much of one."""
-
-    scope: Scope
-
-    @property
-    def taken(self) -> Collection[ir.Node]:
-        """Nodes of other regions."""
-        ...
-
-    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Return the constant that `key` stands for."""
-        ...
-
-
 @dataclass
 class Chain:
     """A product and nodes behind it, with the body of their region.
 
     Args:
-        search: Whose graph it is in.
+        scope: The graph's.
         product: What it begins with.
+        excluded: Nodes of other regions.
+        constants: Those that several regions may share.
         kind: Of the region.
     """
 
-    search: Around
+    scope: Scope
     product: IntegerProduct
+    excluded: Collection[ir.Node]
+    constants: Constants
     kind: str = KIND
     ends: list[End] = field(default_factory=list)
     second: SecondResult | None = None
@@ -98,7 +87,7 @@ class Chain:
     def __post_init__(self) -> None:
         """Write the product, with what rounds it if that is one operation."""
         one = self.product
-        self.body = BodyBuilder(one.end.name or "", self.search.constant)
+        self.body = BodyBuilder(one.end.name or "", self.constants)
         self.nodes, self.value = list(one.nodes), one.end
         found = find_rounding(self, one.end) if one.is_merged else None
         rounding = None if found is None else found.grid
@@ -110,11 +99,6 @@ class Chain:
             self._end()
 
     # ---- where it is
-    @property
-    def scope(self) -> Scope:
-        """The graph's."""
-        return self.search.scope
-
     @property
     def matrix(self) -> Weights:
         """The product's constant factor."""
@@ -134,7 +118,7 @@ class Chain:
 
     def is_free(self, node: ir.Node) -> bool:
         """Say whether a region may take in a node."""
-        return node not in self.search.taken and node.graph is self.product.nodes[0].graph
+        return node not in self.excluded and node.graph is self.product.nodes[0].graph
 
     def keeps_shape(self, node: ir.Node) -> bool:
         """Say whether a result has the sizes of the value that the chain has come to."""

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from ortkit.fusion.int8.chain import Chain, End
+from ortkit.fusion.int8.filters import Filters
 from ortkit.fusion.int8.float_steps import quantize_with_second_result
 from ortkit.fusion.int8.products import IntegerProduct
 from ortkit.fusion.int8.steps import grow
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.region import FusedRegion
+from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
 
 KIND = "int8_conv"
-
-
-@dataclass
-class _Around:
-    """A search without a graph of its own."""
-
-    scope: Scope
-    taken: Collection[ir.Node] = frozenset()
-
-    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Return a constant."""
-        del key
-        return detached_constant(tensor, name)
 
 
 @dataclass
@@ -40,10 +29,17 @@ class ConvolutionChain(Chain):
 
     @classmethod
     def of(
-        cls, scope: Scope, found: IntegerProduct, taken: Collection[ir.Node] = frozenset()
+        cls,
+        scope: Scope,
+        found: IntegerProduct,
+        anchor: ConvAnchor,
+        excluded: Collection[ir.Node] = frozenset(),
     ) -> ConvolutionChain:
-        """Return the chain of a convolution, without nodes that are `taken`."""
-        chain = cls(_Around(scope, taken), found)
+        """Return the chain of a convolution, without nodes that are `excluded`."""
+        assert isinstance(found.matrix, Filters)
+        filters = replace(found.matrix, packing=anchor.layout)
+        product = replace(found, matrix=filters)
+        chain = cls(scope, product, excluded, lambda _, name, data: detached_constant(data, name))
         grow(chain, quantize_with_second_result)
         return chain
 

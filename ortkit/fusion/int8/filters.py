@@ -8,6 +8,7 @@ Kernels see images as NHWC, so that chains of them need no Transpose; see `fusio
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,12 +20,8 @@ from ortkit.fusion.int8.products import Finder, IntegerProduct
 from ortkit.fusion.int8.weights import Sizes, Weights
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.graph.shapes.conv_window import Window, window_of
-from ortkit.kernels.layouts.int8_panels import (
-    filter_layout,
-    joined_groups,
-    layout,
-    lines_of,
-)
+from ortkit.kernels.layouts.conv_filters import Sizes as FilterSizes
+from ortkit.kernels.layouts.int8_panels import joined_groups, layout
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 from ortkit.refusal import Refused, RefusedError, refusals
@@ -45,11 +42,14 @@ class Filters(Weights):
         window: How they move.
         groups: Of channels.
         is_depthwise: Whether each channel has one of its own.
+        packing: Given the filters' sizes, groups and dilations, how kernels read them; None as
+            long as no template takes them.
     """
 
     window: Window
     groups: int
     is_depthwise: bool
+    packing: Callable[[FilterSizes, int, tuple[int, int]], Prepack] | None = None
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -83,36 +83,21 @@ class Filters(Weights):
     def layout(self) -> Prepack:
         """See `Weights`."""
         columns, _, height, width = self.sizes
-        depth = self.depth
-        if self.is_depthwise:
-            return layout(height * width, columns)
         if self.is_matrix:
-            return layout(depth, columns)
-        if self.groups != self.joined:
-            return filter_layout(columns, height * width, depth)
-        return filter_layout(columns, *lines_of((height, width), self.window.dilations, depth))
+            return layout(self.depth, columns)
+        assert self.packing is not None
+        sizes = columns, self.depth, height, width
+        return self.packing(sizes, self.groups // self.joined, self.window.dilations)
 
     @property
     def can_be_narrow(self) -> bool:
         """See `Weights`."""
         return not self.is_depthwise
 
-    def unpacked(self, writer: NodeWriter, packed: str) -> str:
-        """See `Weights`."""
-        columns, _, height, width = self.sizes
-        unpacked = writer.unpacked(packed, self.layout)
-        if self.is_depthwise:
-            rows = writer.op("Transpose", unpacked, perm=[1, 0])
-            return writer.op("Reshape", rows, writer.integers(columns, 1, height, width))
-        if self.is_matrix:
-            return unpacked
-        shape = writer.integers(columns, height, width, self.depth)
-        return writer.op("Transpose", writer.op("Reshape", unpacked, shape), perm=_TO_NCHW)
-
     def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
         """See `Weights`: with images as NHWC."""
         zeros = [zero] if zero else []
-        if self.is_matrix and not self.is_depthwise:
+        if self.is_matrix:
             return writer.op("MatMulInteger", x, weights, *zeros)
         planar = writer.op("Transpose", x, perm=_TO_NCHW)
         attributes: dict[str, object] = dict(self.window.attributes)
@@ -137,7 +122,7 @@ class Filters(Weights):
     @property
     def column_axis(self) -> int:
         """See `Weights`."""
-        return 1 if self.is_depthwise or self.is_matrix else 0
+        return 1 if self.is_matrix else 0
 
     @property
     def result_axis(self) -> int:
@@ -150,14 +135,8 @@ class Filters(Weights):
         return any(self.window.pads)
 
     def _unpacked(self, array: Array) -> Array:
-        columns, _, height, width = self.sizes
-        if self.is_depthwise:
-            return array.reshape(columns, height * width).T
-        if self.joined > 1:
-            array = self._joined(array)
-        if self.is_matrix:
-            return array.reshape(columns, self.depth).T
-        return array.transpose(0, 2, 3, 1).reshape(self.layout.result)
+        array = self._joined(array) if self.joined > 1 else array
+        return array.reshape(self.columns, self.depth).T if self.is_matrix else array
 
     def _joined(self, array: Array) -> Array:
         """Return the filters of several groups each as those of one, with zeros elsewhere."""

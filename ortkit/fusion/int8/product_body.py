@@ -85,7 +85,7 @@ class ProductWriter:
     def _weights(self, packed: str) -> str:
         """Write what the product reads of panels; kernels without VNNI are told of 7 bits."""
         w, matrix = self.body.writer, self.product.matrix
-        unpacked = matrix.unpacked(w, packed)
+        unpacked = w.unpacked(packed, matrix.layout)
         if not self._tells_of_narrow() or not matrix.is_narrow():
             return unpacked
         limits = [w.constant(np.int8(number)) for number in (-NARROW, NARROW)]

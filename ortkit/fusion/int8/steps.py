@@ -46,8 +46,8 @@ def regions(search: Search, anchor: Anchor) -> Iterator[Candidate]:
 def _regions(search: Search, node: ir.Node) -> Choices | Refused | None:
     """Return the regions around an int8 matrix product; None for other nodes."""
     product = find_product(search.scope, node)
-    if product is None or not search.taken.isdisjoint(product.nodes):
+    if product is None or not search.excluded.isdisjoint(product.nodes):
         return None
-    chain = Chain(search, product)
+    chain = Chain(search.scope, product, search.excluded, search.constant)
     grow(chain)
     return product.nodes, map(chain.region, chain.ends[::-1][:_TRIED])

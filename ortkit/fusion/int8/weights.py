@@ -41,10 +41,6 @@ class Weights(ABC):
         """How kernels read it."""
 
     @abstractmethod
-    def unpacked(self, writer: NodeWriter, packed: str) -> str:
-        """Write what the product reads of panels, and return its name."""
-
-    @abstractmethod
     def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
         """Write the int32 product of x with what is unpacked, and return its name.
 
@@ -154,10 +150,6 @@ class Matrix(Weights):
     def layout(self) -> Prepack:
         """See `Weights`."""
         return layout(*self.sizes)
-
-    def unpacked(self, writer: NodeWriter, packed: str) -> str:
-        """See `Weights`."""
-        return writer.unpacked(packed, self.layout)
 
     def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
         """See `Weights`."""
