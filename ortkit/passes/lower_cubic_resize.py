@@ -162,7 +162,8 @@ def _products(
     assert value is not None, "a Resize has an image"
     for is_row in (False, True) if by_columns <= by_rows else (True, False):
         matrix, name = (weights[0], "rows") if is_row else (weights[1], "columns")
-        if np.array_equal(matrix, np.eye(*matrix.shape, dtype=np.float32)):
+        # Weights that take one row of many are an identity matrix of which rows are left out.
+        if np.array_equal(matrix, np.eye(len(matrix), dtype=np.float32)):
             continue
         constant = site.constant(np.ascontiguousarray(matrix), f"{site.output.name}/{name}")
         value = site.op("MatMul", [constant, value] if is_row else [value, constant])
