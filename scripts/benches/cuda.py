@@ -38,6 +38,8 @@ from scripts.benches import output
 from scripts.benches.cuda_kernels import lines, measure_kernels
 from scripts.benches.cuda_limits import measure_limit
 from scripts.benches.cuda_models import Architecture, architecture, names, title
+from scripts.benches.cuda_nbits import lines as nbits_lines
+from scripts.benches.cuda_nbits import measure_nbits
 from scripts.benches.cuda_torch import MODES, compiled, modes, synchronized
 from scripts.benches.gpu import about_device, take_turns
 
@@ -79,6 +81,10 @@ def main() -> int:
             rows = measure_kernels(folder, options.only_kernels, options.arch)
             results["kernels"] = rows
             output.table("time on the device, µs (median)", *lines(rows))
+        if options.parts in {"all", "nbits"}:
+            rows = measure_nbits(folder, options.arch, options.rounds)
+            results["nbits"] = rows
+            output.table("one of six products in a CUDA graph, µs (median)", *nbits_lines(rows))
     where = options.into or output.write(results, options.output, "cuda")
     print(f"\nwrote {where}")
     return 0
@@ -404,7 +410,7 @@ def _sizes(text: str) -> list[int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench cuda", description=__doc__)
-    parser.add_argument("--parts", default="all", choices=("all", "models", "kernels"))
+    parser.add_argument("--parts", default="all", choices=("all", "models", "kernels", "nbits"))
     parser.add_argument("--only", default="", help="models by a regular expression")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")

@@ -8,7 +8,6 @@ The scales are then applied after the matmul: the sums are of the numbers as the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -16,8 +15,7 @@ import onnx
 from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
-from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
-from ortkit.kernels.triton.source import VariantSource
+from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, kernel_text
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS, SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
 from ortkit.refusal import Refused, needed, refusals
 
@@ -38,6 +36,8 @@ _RESULTS = ("float16", "bfloat16", "float32")
 #: Rows of matrices are read 16 bytes at a time.
 _VECTOR = 16
 _FLOAT = int(onnx.TensorProto.FLOAT)
+#: What converts such numbers.
+FP8_ARCHITECTURES = (89, 90, 100, 103, 120)
 #: Steps of twice as many numbers as in half precision are as many bytes.
 _TIMES = 2
 #: Elements of the rows' statistics.
@@ -52,19 +52,7 @@ _ROWS = (128, 512, 2048, 8192)
 class _Fp8Rows(RowProduct):
     """Few rows and fp8 weights."""
 
-    #: What converts such numbers.
-    architectures: ClassVar[tuple[int, ...]] = (89, 90, 100, 103, 120)
-
-    def variants(self) -> tuple[VariantSource, ...]:
-        """Return the kernel, and one for unaligned tensors."""
-        call, text = self.call()
-        return tuple(
-            hand_variant(
-                self.form.signature, (call,), text, is_aligned=is_aligned,
-                architectures=self.architectures,
-            )
-            for is_aligned in (True, False)
-        )  # fmt: skip
+    architectures = FP8_ARCHITECTURES
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ region. What swaps the last two axes of a factor is read through.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -20,6 +21,7 @@ from ortkit.fusion.gemm.cuda import (
     known_product,
     operand_transpose_of,
     predict,
+    sizes_of,
 )
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
@@ -70,17 +72,9 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
 
 def _sizes_of(scope: Scope, chain: EpilogueChain) -> ProductSizes:
     """Return the sizes of a chain that its time depends on."""
-    product = chain.products[0]
-    left, right = (scope.shapes.shape(one) or () for one in product.inputs if one is not None)
-    result = scope.shapes.shape(product.outputs[0]) or ()
-    depth, columns = left[-1], result[-1]
-    assert isinstance(depth, int)
-    assert isinstance(columns, int)
-    # A single matrix has the rows of all leading dims.
-    is_one = len(right) == _MATRIX and operand_transpose_of(product, 0) is None
-    count, rows = known_product(result[:-2]), known_product(result[-2:-1])
-    if is_one:
-        count, rows = 1, None if count is None or rows is None else count * rows
-    return ProductSizes(
-        rows, depth, columns, len(chain.products), len(chain.epilogue), count=count
-    )
+    product, found = chain.products[0], sizes_of(scope, chain, None)
+    right, result = product.inputs[1], scope.shapes.shape(product.outputs[0]) or ()
+    assert right is not None
+    if scope.shapes.rank(right) == _MATRIX and operand_transpose_of(product, 0) is None:
+        return found  # a single matrix has the rows of all leading dims
+    return replace(found, rows=known_product(result[-2:-1]), count=known_product(result[:-2]))
