@@ -2,6 +2,7 @@
 
     sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
     sums = ConvInteger (x, w, zero)        x NHWC, transposed to NCHW and back; w [N, C, h, w]
+    w may be Clip (w, -64, 64)             weights of 7 bits
     sums = Sub (sums, Mul (Cast (z), k))   instead of zero: k int32 [N], sums of columns of w
     sums = Add (sums, c)                   c int32 [N], optional
     y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
@@ -19,7 +20,7 @@ from typing import NoReturn, TypeAlias
 
 import onnx
 
-from ortkit.kernels.layouts.int8_panels import WIDTH, filter_layout, layout
+from ortkit.kernels.layouts.int8_panels import NARROW, WIDTH, filter_layout, layout
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of
@@ -149,6 +150,7 @@ class Int8Form:
         stages: The stages that follow the sum.
         kept: The stages after which a second result in float32 is written; None if there is none.
         filters: Of a convolution; None for a matrix product.
+        is_narrow: Whether weights are cut to -64 .. 64.
     """
 
     signature: RegionSignature
@@ -164,6 +166,7 @@ class Int8Form:
     stages: tuple[Stage, ...]
     kept: int | None = None
     filters: Filters | None = None
+    is_narrow: bool = False
 
     @property
     def adds_up_weights(self) -> bool:
@@ -218,13 +221,14 @@ class _Reader:
             _fail("an int8 product of an unknown number of columns")
         self.columns = columns[0]
         made, filters = self.product.output[0], None
+        factor_of_x, is_narrow = self._uncut(self.product.input[1])
         if is_matrix:
             if self.specs[x].shape[:-1] != self.shape[:-1]:
                 _fail("an int8 matrix product of other rows than its result has")
-            weight = self.body.packed(self.product.input[1], layout(depth[0], columns[0]))
+            weight = self.body.packed(factor_of_x, layout(depth[0], columns[0]))
         else:
             filters, packing = self._filters(x, depth[0])
-            weight = self.body.packed(self.product.input[1], packing)
+            weight = self.body.packed(factor_of_x, packing)
             made = self._only(made, "Transpose", TO_NHWC).output[0]
         if weight is None or self.specs[weight].dtype != "int8":
             _fail("a matrix of bytes that is not packed")
@@ -240,8 +244,18 @@ class _Reader:
         stages, kept = self._stages(scaled)
         return Int8Form(
             self.body.signature, x, zero, column_sums, weight, added, scale, factor, depth[0],
-            columns[0], stages, kept, filters,
+            columns[0], stages, kept, filters, is_narrow,
         )  # fmt: skip
+
+    def _uncut(self, weight: str) -> tuple[str, bool]:
+        """Return weights without the Clip to -64 .. 64, and whether there is one."""
+        node = self.body.producer(weight, "Clip")
+        if node is None:
+            return weight, False
+        limits = [self.body.constant(name) for name in node.input[1:]]
+        if [None if one is None else one.tolist() for one in limits] != [-NARROW, NARROW]:
+            _fail("weights of bytes that are cut elsewhere than at -64 and 64")
+        return str(node.input[0]), True
 
     def _filters(self, x: int, channels: int) -> tuple[Filters, Prepack]:
         """Return the geometry of a convolution, and how its filters are packed."""

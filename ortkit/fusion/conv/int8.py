@@ -9,7 +9,8 @@ from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import Described
 from ortkit.fusion.conv.sizes import image_shape
-from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
+from ortkit.fusion.int8.convolution_chain import ConvolutionChain
+from ortkit.fusion.int8.filters import Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct, is_rounded
 from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.rewrite.scope import Scope

@@ -8,33 +8,27 @@ Kernels see images as NHWC, so that chains of them need no Transpose; see `fusio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op, places
-from ortkit.fusion.int8.chain import Chain, End, Kept
 from ortkit.fusion.int8.grids import Array, channel_grids, dequantized, grid_of, quotient
 from ortkit.fusion.int8.products import Finder, IntegerProduct
 from ortkit.fusion.int8.weights import Sizes, Weights
 from ortkit.fusion.regions.access import is_read_once
-from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import window_of
-from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.layouts.conv_filters import Sizes as FilterSizes
 from ortkit.kernels.layouts.int8_panels import joined_groups, layout
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
-from ortkit.kernels.signature import RegionSignature
 from ortkit.operators.window import Window
 from ortkit.refusal import Refused, RefusedError, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
-KIND = "int8_conv"
 _TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 _RANK = 4
 
@@ -96,15 +90,20 @@ class Filters(Weights):
         sizes = columns, self.depth, height, width
         return self.packing(sizes, self.groups // self.joined, self.window.dilations)
 
-    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
+    @property
+    def can_be_narrow(self) -> bool:
+        """See `Weights`."""
+        return not self.is_depthwise
+
+    def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
         """See `Weights`: with images as NHWC."""
-        weight, zeros = writer.unpacked(packed, self.layout), [zero] if zero else []
+        zeros = [zero] if zero else []
         if self.is_matrix:
-            return writer.op("MatMulInteger", x, weight, *zeros)
+            return writer.op("MatMulInteger", x, weights, *zeros)
         planar = writer.op("Transpose", x, perm=_TO_NCHW)
         attributes: dict[str, object] = dict(self.window.attributes)
         attributes["group"] = self.groups // self.joined
-        made = writer.op("ConvInteger", planar, weight, *zeros, **attributes)
+        made = writer.op("ConvInteger", planar, weights, *zeros, **attributes)
         return writer.op("Transpose", made, perm=_TO_NHWC)
 
     def fits(self, given: Sizes, made: Sizes) -> bool:
@@ -315,68 +314,3 @@ class _Finder(Finder):
         if window is None:
             raise RefusedError("its pads are not known")
         return window
-
-
-@dataclass
-class ConvolutionChain(Chain):
-    """What follows a convolution; operands come first among the region's inputs."""
-
-    kind: str = field(default=KIND)
-
-    @classmethod
-    def of(
-        cls,
-        scope: Scope,
-        found: IntegerProduct,
-        anchor: ConvAnchor,
-        excluded: Collection[ir.Node] = frozenset(),
-    ) -> ConvolutionChain:
-        """Return the chain of a convolution, without nodes that are `excluded`."""
-        assert isinstance(found.matrix, Filters)
-        filters = replace(found.matrix, packing=anchor.layout)
-        product = replace(found, matrix=filters)
-        return cls(scope, product, excluded, lambda _, name, data: detached_constant(data, name))
-
-    def _go_on_in_floats(self) -> bool:
-        return self._pointwise() or self._round_beside()
-
-    def _round_beside(self) -> bool:
-        """Take in a QuantizeLinear of what others read too, which is a second result then.
-
-        Residual sums of neural-compressor read float32.
-        """
-        if self.kept is not None or self.value.is_graph_output():
-            return False
-        readers = [use.node for use in self.value.uses()]
-        rounding = [node for node in readers if is_op(node, "QuantizeLinear")]
-        if len(readers) < 2 or len(rounding) != 1 or not self._is_free(rounding[0]):
-            return False
-        (node,) = rounding
-        grid = grid_of(self.scope, *node.inputs[1:3]) if len(node.inputs) > 2 else None
-        if grid is None or self.scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
-            return False
-        self.kept = Kept(self.name, self.value)
-        self._go_on([node], self._quantized(self.name, grid), grid)
-        return True
-
-    @property
-    def best(self) -> End:
-        """The last end in bytes; the last one if none is."""
-        ends = self.ends[::-1]
-        return next((one for one in ends if self._is_bytes(one)), ends[0])
-
-    def operands(self, end: End) -> tuple[ir.Value, ...]:
-        """Return what is read but for constants, x first."""
-        region, _ = self.region(end)
-        return tuple(value for value in region.inputs if value.const_value is None)
-
-    def region(self, end: End) -> tuple[FusedRegion, RegionSignature]:
-        """See `Chain`."""
-        known = self.inputs
-        self.inputs = dict(sorted(known.items(), key=lambda item: item[1].const_value is not None))
-        found = super().region(end)
-        self.inputs = known
-        return found
-
-    def _is_bytes(self, end: End) -> bool:
-        return self.scope.shapes.dtype(end.value) == ir.DataType.UINT8

@@ -16,6 +16,9 @@ from ortkit.kernels.prepack import Prepack
 
 #: Elements along K that lie together, and columns of a panel: two vectors of 16.
 GROUP, WIDTH = 4, 32
+#: Largest amount of a weight of 7 bits: 255 times two of them fit 16 bits, in which processors
+#: without VNNI add up such products.
+NARROW = 64
 
 
 def layout(depth: int, columns: int) -> Prepack:
