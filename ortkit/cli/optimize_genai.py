@@ -53,6 +53,8 @@ def run_folder(arguments: argparse.Namespace) -> int:
         worst, accepts=arguments.accept_unverified, objections=objections
     )
     document = {"schema": SCHEMA, **_json(done, schema), **outcome.to_json()}
+    for note in done.notes:
+        show.note(f"note: {note}")
     if arguments.report is not None:
         write_whole(arguments.report, json.dumps(document, indent=2) + "\n")
     if arguments.json:
@@ -96,5 +98,6 @@ def _json(done: OptimizedFolder, schema: int) -> dict[str, object]:
         for each in done.models
     ]
     return {
-        "folder": str(done.path), "models": models, "agreement": agreement_json(done.agreement)
+        "folder": str(done.path), "models": models, "agreement": agreement_json(done.agreement),
+        "notes": list(done.notes),
     }  # fmt: skip
