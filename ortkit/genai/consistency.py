@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -96,7 +96,7 @@ def _layer(name: str, decoder: Mapping[str, Any]) -> int:
 
 def _unknown(
     part: object,
-    values: ir.GraphInputs | ir.GraphOutputs,
+    values: Iterable[ir.Value],
     kind: str,
     roles: tuple[str, ...],
     patterns: tuple[str, ...],
