@@ -3,6 +3,8 @@
 A part of a panel's columns becomes int8, four elements of the depth of 16 columns in a vector, and
 stays in the cache while tiles of rows are multiplied by it. Rows are rounded to int8 with a scale
 for each block and 128 is added, since one operand has no sign; sums begin with what that adds.
+Weights of 8 bits less their zeros may exceed int8. They are taken as if all zeros were the middle,
+and (middle - zero) times the sum of the row's block is added.
 """
 
 from __future__ import annotations
@@ -64,11 +66,13 @@ class Panel:
         values: uint8 (of int8) [2, PART / 4, 16, 4], and where it begins.
         starts: int32 [PART / block, 32], what sums of a block begin with.
         scales: float32 [PART / block, 32].
+        zeros: float32 [PART / block, 32], (middle - zero) scale; None where bytes hold the zeros.
     """
 
     values: tuple[Buffer, Expr]
     starts: Buffer
     scales: Buffer
+    zeros: Buffer | None
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,14 @@ class Rows:
     Args:
         values: uint8 [rows, pitch], 128 added, and where it begins.
         scales: float32 [rows, blocks].
+        sums: float32 [rows, blocks], of the rounded rows' blocks; None where bytes hold the zeros.
         pitch: Bytes from a row to the next.
         blocks: Of a row.
     """
 
     values: tuple[Buffer, Expr]
     scales: Buffer
+    sums: Buffer | None
     pitch: int
     blocks: int
 
@@ -93,11 +99,17 @@ def part_of(of: Blocks) -> int:
     return max(of.block, PART // of.block * of.block)
 
 
+def _has_wide_zeros(of: Blocks) -> bool:
+    """Say whether a weight less its zero may exceed int8."""
+    return of.bits == 8 and of.zero is not None
+
+
 def panel_for(e: NBitsEmitter, of: Blocks) -> Panel:
     """Declare room for a part of a panel."""
     blocks = part_of(of) // of.block * PAIRS
     values = e.aligned(PAIRS * part_of(of), "uint8")
-    return Panel(values, e.local(blocks, "int32"), e.local(blocks, "float32"))
+    zeros = e.local(blocks, "float32") if _has_wide_zeros(of) else None
+    return Panel(values, e.local(blocks, "int32"), e.local(blocks, "float32"), zeros)
 
 
 def rows_for(e: NBitsEmitter, of: Blocks, count: int, blocks: int) -> Rows:
@@ -108,7 +120,8 @@ def rows_for(e: NBitsEmitter, of: Blocks, count: int, blocks: int) -> Rows:
     """
     pitch = blocks * of.block + BYTES
     scales = e.local(count * blocks, "float32")
-    return Rows(e.aligned(count * pitch, "uint8"), scales, pitch, blocks)
+    sums = e.local(count * blocks, "float32") if _has_wide_zeros(of) else None
+    return Rows(e.aligned(count * pitch, "uint8"), scales, sums, pitch, blocks)
 
 
 def round_rows(
@@ -137,8 +150,11 @@ def round_rows(
             here, order = (buffer, e.share(start + at)), ORDER if of.bits == 4 else None
             for line in range(0, of.block, VECTOR):  # of the next row
                 e.prefetch(buffer, start + at + e.i64(of.depth + line), NEAREST)
-            scale, _ = quantize_block(e, here, of.block, target, _OFFSET, order)
-            e.store(sink.scales, scale, row * e.i64(sink.blocks) + block)
+            scale, total = quantize_block(e, here, of.block, target, _OFFSET, order)
+            place = row * e.i64(sink.blocks) + block
+            e.store(sink.scales, scale, place)
+            if sink.sums is not None:
+                e.store(sink.sums, scale * e.cast(e.sum_int(total), "float32"), place)
 
 
 def unpack_panel(
@@ -188,7 +204,10 @@ def _unpack_blocks(
             of_column = e.share(column + lane)
             scale = of.scale[of_column * e.i64(of.count) + block]
             e.store(sink.scales, scale, place + e.i64(index * PAIRS) + lane)
-            if of.zero is not None:
+            if sink.zeros is not None:
+                moved = (e.f32(of.middle) - of.zero_at(e, of_column, block)) * scale
+                e.store(sink.zeros, moved, place + e.i64(index * PAIRS) + lane)
+            elif of.zero is not None:
                 zero = e.cast(of.zero_at(e, of_column, block), "uint32")
                 each = zero * e.constant(_EACH_BYTE, "uint32")
                 e.store(zeros, each, e.i64(index * VECTOR) + lane)
@@ -214,7 +233,7 @@ def _unpack_blocks(
 
 def _zeros_of(e: NBitsEmitter, of: Blocks, zeros: Buffer, index: int) -> Expr:
     """Return the zeros of a block of 16 columns, each as often as a group has elements."""
-    if of.zero is None:
+    if of.zero is None or _has_wide_zeros(of):
         return e.everywhere(e.constant(int(of.middle) * _EACH_BYTE, "uint32"))
     return e.share_bytes(e.tir.reinterpret("uint8x64", e.row(zeros, index * VECTOR, VECTOR)))
 
@@ -371,10 +390,25 @@ def _tile(
             e.share_row(e.part(panel.scales, line + e.i64(v * VECTOR), VECTOR), VECTOR, "float32")
             for v in range(vectors)
         ]
+        zeros = (
+            []
+            if panel.zeros is None
+            else [
+                e.share_row(
+                    e.part(panel.zeros, line + e.i64(v * VECTOR), VECTOR), VECTOR, "float32"
+                )
+                for v in range(vectors)
+            ]
+        )
         of_rows = e.share(top * e.i64(rows.blocks) + skipped + block)
         for number, row in enumerate(totals):
             scale = rows.scales[of_rows + e.i64(number * rows.blocks)]
             factor = e.tir.Broadcast(e.share(scale), VECTOR)
+            if rows.sums is not None:  # weights of 8 bits, with VNNI only: sums are held
+                found = rows.sums[of_rows + e.i64(number * rows.blocks)]
+                of_row = e.tir.Broadcast(e.share(found), VECTOR)
+                for sum_, zero in zip(held[number], zeros, strict=True):
+                    e.store_row(sum_, e.row(sum_, 0, VECTOR) + zero * of_row, 0, VECTOR)
             for v, total in enumerate(row):
                 whole = e.cast(e.row(total, 0, VECTOR), "float32x16")
                 if held:
