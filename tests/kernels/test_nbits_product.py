@@ -139,7 +139,7 @@ FORMS = {
     "bytes in blocks of 128": Form(depth=640, bits=8, block=128, bias=True),
     "bytes with zeros": Form(depth=1056, columns=48, bits=8, zero=True, tail="add"),
     "bytes with zeros in blocks of 16": Form(depth=80, bits=8, block=16, zero=True),
-    "bytes with zeros in blocks of 128": Form(depth=640, bits=8, block=128, zero=True),
+    "bytes with zeros in blocks of 256": Form(depth=768, bits=8, block=256, zero=True),
 }
 ROWS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 32, 33, 70)
 
