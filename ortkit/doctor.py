@@ -61,14 +61,16 @@ class Diagnosis:
     @property
     def problems(self) -> tuple[Finding, ...]:
         """What is missing or broken."""
-        return tuple(one for one in self.findings if one.state in ("missing", "broken"))
+        return tuple(
+            finding for finding in self.findings if finding.state in ("missing", "broken")
+        )
 
     def to_json(self) -> dict[str, object]:
         """Return the document of `ortkit doctor --json`."""
         return {
             "schema": SCHEMA,
             "healthy": not self.problems,
-            "findings": [asdict(one) for one in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 

@@ -83,7 +83,7 @@ class TemporaryFile:
     As a context manager it is removed, unless it was renamed, and closed at the end of the block.
 
     Attributes:
-        path: Where it lies.
+        path: Path of the file.
         descriptor: Open for reading and writing; the lock lasts as long as it is open.
     """
 

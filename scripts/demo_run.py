@@ -32,16 +32,16 @@ def main(original: Path, optimized: Path) -> None:
     if library.exists():
         sessions["optimized, with its library"] = open_session(optimized, library)
     results = {label: session.run(None, feeds) for label, session in sessions.items()}
-    taken: dict[str, list[float]] = {label: [] for label in sessions}
+    elapsed: dict[str, list[float]] = {label: [] for label in sessions}
     for _ in range(ROUNDS):  # interleaved, so that all meet the same disturbances
         for label, session in sessions.items():
             started = time.perf_counter()
             session.run(None, feeds)
-            taken[label].append(time.perf_counter() - started)
+            elapsed[label].append(time.perf_counter() - started)
     for label, got in results.items():
         pairs = zip(got, results["original"], strict=True)
         error = max(float(np.abs(a - b).max()) for a, b in pairs)
-        milliseconds = np.median(taken[label]) * 1e3
+        milliseconds = np.median(elapsed[label]) * 1e3
         print(f"  {label:<28} {milliseconds:8.3f} ms   largest difference {error:.1e}")
 
 

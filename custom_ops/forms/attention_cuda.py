@@ -13,7 +13,7 @@ class Heads:
     """Heads of rows in one of the region's tensors.
 
     Args:
-        tensor: Its number.
+        tensor: Index of the tensor.
         stacked: Whether it is [batch, heads, rows, width], and not [batch, rows, columns].
         heads: How many there are.
         width: Of one row of one head.

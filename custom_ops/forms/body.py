@@ -68,8 +68,8 @@ class Body:
             kind += tuple(known.get(name) for name in node.input)
             if array is not None:
                 kind = (array.dtype, array.shape, array.tobytes())
-            for place, name in enumerate(node.output):
-                known[name] = numbers.setdefault((kind, place), len(numbers))
+            for index, name in enumerate(node.output):
+                known[name] = numbers.setdefault((kind, index), len(numbers))
         return [known[name] for name in self.function.output]
 
     def constant(self, name: str) -> np.ndarray | None:
@@ -151,16 +151,21 @@ class Body:
 
     def packed(self, name: str, layout: Prepack) -> int | None:
         """Return the number of the input that `name` is as a layout has it; None if it is not."""
+        for op_type, numbers in reversed(layout.then):
+            before = self._reshaped if op_type == "Reshape" else self.transposed
+            if (found := before(name, numbers)) is None:
+                return None
+            name = found
         if layout.bounds:
             cut = self.producer(name, "Slice")
             if cut is None or not self._are(cut.input[1:], layout.bounds):
                 return None
             name = cut.input[0]
         if layout.whole != layout.transposed:
-            shaped = self.producer(name, "Reshape")
-            if shaped is None or not self._are(shaped.input[1:], (layout.whole,)):
+            shaped = self._reshaped(name, layout.whole)
+            if shaped is None:
                 return None
-            name = shaped.input[0]
+            name = shaped
         source = self.transposed(name, layout.perm)
         cast = self.producer(source or "", "Cast") if layout.dtype else None
         if layout.dtype and (cast is None or integer(cast, "to", 0) != onnx.TensorProto.FLOAT):
@@ -171,6 +176,13 @@ class Body:
         spec = self.signature.inputs[number]
         fits = spec.shape == layout.shape and layout.dtype in ("", spec.dtype)
         return number if fits else None
+
+    def _reshaped(self, name: str, sizes: tuple[int, ...]) -> str | None:
+        """Return what `name` is a Reshape of, to these sizes."""
+        node = self.producer(name, "Reshape")
+        if node is None or not self._are(node.input[1:], (sizes,)):
+            return None
+        return str(node.input[0])
 
     def _are(self, names: Sequence[str], wanted: Sequence[tuple[int, ...]]) -> bool:
         """Say whether values are constants of these numbers."""

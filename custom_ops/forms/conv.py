@@ -53,7 +53,7 @@ class Convolution:
         bias: [M]; None if there is none.
         groups: Of the Conv.
         window: Of the Conv.
-        epilogue: What follows.
+        epilogue: What is computed on each result.
     """
 
     body: Body

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 
+from ortkit.kernels.layouts.conv_filters import as_image, channels_last
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.emit import Emitter
@@ -13,8 +14,7 @@ from ortkit.kernels.triton.hand import Call, Passed, Scratch, Size, Tensor
 from ortkit.refusal import Refused
 
 from . import conv as convolution
-from .body import TO_NCHW
-from .conv import Convolution, read_convolution
+from .conv import Convolution, packed_weight, read_convolution
 from .epilogue import Epilogue
 
 HALF_DTYPES = ("float16", "bfloat16")
@@ -52,8 +52,10 @@ def read_half(signature: RegionSignature) -> HalfConvolution | Refused | None:
         return found
     if refused := unfit(signature):
         return refused
-    permutation = TO_NCHW if found.groups == 1 else (3, 2, 0, 1)
-    weight = found.body.input_through(found.weight_value, permutation)
+    if found.groups != 1 and not found.groups == found.depth == found.channels:
+        return Refused("a convolution of groups of several channels")
+    layout, channels = (as_image, 0) if found.groups == 1 else (channels_last, 1)
+    weight = packed_weight(found, layout, channels)
     if weight is None:
         return Refused("a convolution whose weight is computed")
     given = {each.name: getattr(found, each.name) for each in fields(found)}
@@ -79,7 +81,7 @@ def epilogue_text(
 
     Args:
         name: Of the function.
-        epilogue: What it computes.
+        epilogue: What the epilogue computes.
         extras: Number of additional operands.
         is_rough: With the device's own exponential and quotient, for results in half precision: a
             quotient rounded to the last bit of float32 is a call that 60 registers are kept for.
@@ -126,19 +128,10 @@ def sum_call(conv: HalfConvolution, parts: Scratch, split: int) -> tuple[Call, E
 
 
 def _misfit(conv: HalfConvolution) -> Refused | None:
-    inputs, channels, window = conv.signature.inputs, conv.image[2], conv.window
     if len(conv.epilogue.extras) > 1:
         return Refused("more than one further operand")
-    if conv.gate is not None and not window.is_point:
+    if conv.gate is not None and not conv.window.is_point:
         return Refused("a gate of something else than single pixels")
-    if conv.groups == 1:
-        expected: tuple[int, ...] = (conv.channels, *window.kernel, channels)
-    elif conv.groups == channels == conv.channels:
-        expected = (*window.kernel, 1, channels)
-    else:
-        return Refused("a convolution of groups of several channels")
-    if inputs[conv.weight].shape != expected:
-        return Refused("a weight of another shape than the convolution's")
     return None
 
 

@@ -78,7 +78,7 @@ class Epilogue:
         """Emit all steps on the lanes of a vector loop and return each `Value`.
 
         Args:
-            e: Where to.
+            e: The emitter that writes the statements.
             result: The convolution's.
             extras: In the order of `self.extras`.
             kept: Values that are read in addition by steps; others may be missing from the list's

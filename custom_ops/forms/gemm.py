@@ -177,6 +177,7 @@ def epilogue_of(
     weights: Sequence[int],
     end: str,
     dtype: str = "",
+    scales: Sequence[Sequence[int | float]] = (),
     *,
     is_batch: bool = False,
 ) -> tuple[tuple[int, ...], Epilogue] | Refused:
@@ -188,6 +189,7 @@ def epilogue_of(
         weights: The numbers of their matrices.
         end: What the last step makes.
         dtype: Of all values, empty for that of the region's result.
+        scales: Of each product what it is multiplied by first: numbers, or those of inputs.
         is_batch: Whether each product may have operands of its own.
     """
     products = [str(node.output[0]) for node in nodes]
@@ -199,19 +201,25 @@ def epilogue_of(
     numbers = tuple(dict.fromkeys(body.inputs[name] for name in read if name in body.inputs))
     if not all(_fits(body.signature, number, is_batch=is_batch) for number in numbers):
         return Refused("an operand of another shape than the product's, or its rows'")
+    factors = [one for each in scales for one in each if isinstance(one, int)]
+    numbers = tuple(dict.fromkeys((*factors, *numbers)))
     if len(numbers) > MOST_OPERANDS:
         return Refused(f"more than {MOST_OPERANDS} further operands")
     names = {number: name for name, number in body.inputs.items()}
     extras = (*weights[1:], *numbers)
-    known: dict[str, Operand] = {name: Value(place) for place, name in enumerate(products)}
+    known: dict[str, Operand] = {name: Value(index) for index, name in enumerate(products)}
     first = len(products)
-    known |= {names[number]: Value(first + place) for place, number in enumerate(numbers)}
+    known |= {names[number]: Value(first + index) for index, number in enumerate(numbers)}
     made: list[Step] = []
 
     def add(step: Step, name: str) -> None:
         known[name] = Value(1 + len(extras) + len(made))
         made.append(step)
 
+    for name, each in zip(products, scales, strict=False):
+        for one in each:
+            factor = known[names[one]] if isinstance(one, int) else one
+            add(Step("Mul", (known[name], factor), {}), name)
     for node in nodes:
         bias = node.input[2] if len(node.input) > 2 else ""
         if bias:

@@ -24,7 +24,7 @@ class Batch:
     """Products that are computed together.
 
     Args:
-        count: How many.
+        count: Number of matrix products.
         places: Indices of the left operand, the right one, and the operands of the epilogue.
     """
 

@@ -7,7 +7,7 @@ from math import prod
 
 import onnx
 
-from ortkit.kernels.layouts.bf16_blocks import layout
+from ortkit.kernels.layouts.bf16_blocks import filter_layout, layout
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.refusal import Refused, needed, refusals
@@ -16,6 +16,9 @@ from .body import TO_NCHW, TO_NHWC, Body, integer, integers
 from .casts import BFLOAT16, FLOAT, source_of_cast, wide_input
 from .conv import Window, window_of
 from .finish import Finish, read_finish
+
+#: Of the Transpose that unpacks a weight.
+_PERM = layout(1, 1).perm
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class ProductForm:
         weight: As `ortkit.kernels.layouts.bf16_blocks.pack_weight` packs it.
         depth: K.
         columns: N.
-        finish: What follows.
+        finish: What is computed on each result.
         patches: How rows of A lie in the input of a convolution (im2col); None if they are the
             input's rows.
         gate: float32 [N, 1, 1, depth], what pixels [N, H, W, depth] are multiplied by before they
@@ -81,21 +84,24 @@ class ProductForm:
 def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     """Return the region as a product with a packed weight; None if it is something else."""
     body = Body(signature)
-    found = [(node, node.input[1]) for node in body.nodes("MatMul")]
-    found += [(node, _matrix_of(body, node)) for node in body.nodes("Conv")]
-    packed = [_packed_input_of(body, name) for _, name in found]
-    if not any(packed):
+    nodes = [*body.nodes("MatMul"), *body.nodes("Conv")]
+    if not any(_is_unpacked(body, node.input[1]) for node in nodes):
         return None
-    if len(found) != 1 or packed[0] is None:
+    if len(nodes) != 1:
         return Refused("more than one matrix product")
-    (node, matrix), (weight, columns) = found[0], packed[0]
+    (node,) = nodes
     form = needed(
         _read_rows(body, node) if node.op_type == "MatMul" else _read_patches(body, node)
     )
     a, depth, patches, start, leading, gate = form
-    if depth == 0 or columns == 0:
+    columns = signature.outputs[0].shape[-1]
+    if depth == 0 or not isinstance(columns, int) or columns == 0:
         return Refused("a matrix product without elements")
-    if body.packed(matrix, layout(depth, columns)) != weight:
+    packing = layout(depth, columns)
+    if patches is not None:
+        packing = filter_layout((columns, patches.channels, *patches.window.kernel))
+    weight = body.packed(node.input[1], packing)
+    if weight is None:
         return Refused("a packed weight that is taken apart in another way")
     finish = needed(read_finish(body, start, (*leading, columns)))
     return ProductForm(signature, a, weight, depth, columns, finish, patches, gate)
@@ -156,38 +162,21 @@ def _gated_input(body: Body, name: str) -> tuple[int, int] | None:
     return None
 
 
-def _packed_input_of(body: Body, name: str) -> tuple[int, int] | None:
-    """Return the input that may be the packed weight after `name`, and the columns it has."""
-    columns = None
-    cut = body.producer(name, "Slice")
-    if cut is not None:
-        ends = body.constant(cut.input[2]) if len(cut.input) > 2 else None
-        if ends is None or ends.size != 2:
-            return None
-        columns, name = int(ends.flat[1]), cut.input[0]
-    shaped = body.producer(name, "Reshape")
-    shape = None if shaped is None else body.constant(shaped.input[1])
-    if shaped is None or shape is None or shape.size != 2:
-        return None
-    transposed = body.producer(shaped.input[0], "Transpose")
-    source = "" if transposed is None else source_of_cast(body, transposed.input[0], FLOAT) or ""
-    number = body.inputs.get(source)
-    if number is None or transposed is None or integers(transposed, "perm", ()) != (1, 3, 0, 2):
-        return None
-    spec = body.signature.inputs[number]
-    if spec.dtype != "bfloat16" or len(spec.shape) != 4:
-        return None
-    return number, int(shape.flat[1]) if columns is None else columns
+def _is_unpacked(body: Body, name: str) -> bool:
+    """Say whether a value may be unpacked from a weight of bfloat16: by what, is seen later."""
+    views = ("Reshape", "Slice", "Transpose")
+    while (node := body.maker(name)) is not None and node.op_type in views:
+        name = node.input[0]
+        if integers(node, "perm", ()) == _PERM:
+            break
+    else:
+        return False
+    source = source_of_cast(body, name, FLOAT)
+    number = body.inputs.get(source or "")
+    return number is not None and body.signature.inputs[number].dtype == "bfloat16"
 
 
 # ---- convolutions
-
-
-def _matrix_of(body: Body, conv: onnx.NodeProto) -> str:
-    """Return the matrix [kh kw C, M] that a Conv's weight is made of."""
-    matrix = body.transposed(conv.input[1], (3, 2, 0, 1))
-    shaped = None if matrix is None else body.producer(matrix, "Reshape")
-    return "" if shaped is None else str(shaped.input[0])
 
 
 @refusals
@@ -203,8 +192,6 @@ def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
     batch, height, width, channels = shape if len(shape) == 4 else ("",) * 4
     if not (isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)):
         return Refused("a convolution of an image whose size is not known")
-    if not _is_filter(body, conv, (*window.kernel, channels)):
-        return Refused("a packed filter that is taken apart in another way")
     starts = [
         node.output[0] for node in body.nodes("Transpose") if node.input[0] == conv.output[0]
     ]
@@ -217,14 +204,6 @@ def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
         return Refused("a convolution without a result")
     patches = Patches(window, channels, (height, width), result)
     return a, prod(window.kernel) * channels, patches, starts[0], (batch, *result), None
-
-
-def _is_filter(body: Body, conv: onnx.NodeProto, sizes: tuple[int, ...]) -> bool:
-    """Say whether the weight is the transpose of the matrix's [kh, kw, C, M]."""
-    matrix = body.transposed(conv.input[1], (3, 2, 0, 1))
-    shaped = None if matrix is None else body.producer(matrix, "Reshape")
-    shape = None if shaped is None else body.constant(shaped.input[1])
-    return shape is not None and [*shape.flat][:3] == [*sizes] and shape.size == 4
 
 
 def _result_size(image: tuple[int, int], window: Window) -> tuple[int, int]:

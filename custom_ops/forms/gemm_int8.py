@@ -2,6 +2,7 @@
 
     sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
     sums = ConvInteger (x, w, zero)        x NHWC, transposed to NCHW and back; w [N, C, h, w]
+    w may be Clip (w, -64, 64)             weights of 7 bits
     sums = Sub (sums, Mul (Cast (z), k))   instead of zero: k int32 [N], sums of columns of w
     sums = Add (sums, c)                   c int32 [N], optional
     y    = Mul (Cast (sums), scale)        float32 [N] or one number; or Mul (factor, scale)
@@ -19,7 +20,8 @@ from typing import NoReturn, TypeAlias
 
 import onnx
 
-from ortkit.kernels.layouts.int8_panels import WIDTH, filter_layout, layout, lines_of
+from ortkit.kernels.layouts.int8_panels import NARROW, WIDTH, filter_layout, layout
+from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused, RefusedError, needed, refusals
@@ -144,9 +146,10 @@ class Int8Form:
         factor: One float32 that the scale is multiplied by first; None if there is none.
         depth: K; of a convolution the channels that it reads.
         columns: N.
-        stages: What follows.
+        stages: The stages that follow the sum.
         kept: The stages after which a second result in float32 is written; None if there is none.
         filters: Of a convolution; None for a matrix product.
+        is_narrow: Whether weights are cut to -64 .. 64.
     """
 
     signature: RegionSignature
@@ -162,6 +165,7 @@ class Int8Form:
     stages: tuple[Stage, ...]
     kept: int | None = None
     filters: Filters | None = None
+    is_narrow: bool = False
 
     @property
     def adds_up_weights(self) -> bool:
@@ -216,13 +220,14 @@ class _Reader:
             _fail("an int8 product of an unknown number of columns")
         self.columns = columns[0]
         made, filters = self.product.output[0], None
+        factor_of_x, is_narrow = self._uncut(self.product.input[1])
         if is_matrix:
             if self.specs[x].shape[:-1] != self.shape[:-1]:
                 _fail("an int8 matrix product of other rows than its result has")
-            weight = self.body.packed(self.product.input[1], layout(depth[0], columns[0]))
+            weight = self.body.packed(factor_of_x, layout(depth[0], columns[0]))
         else:
-            filters = self._filters(x, depth[0])
-            weight = self._packed_filters(filters, depth[0])
+            filters, packing = self._filters(x, depth[0])
+            weight = self.body.packed(factor_of_x, packing)
             made = self._only(made, "Transpose", TO_NHWC).output[0]
         if weight is None or self.specs[weight].dtype != "int8":
             _fail("a matrix of bytes that is not packed")
@@ -238,11 +243,21 @@ class _Reader:
         stages, kept = self._stages(scaled)
         return Int8Form(
             self.body.signature, x, zero, column_sums, weight, added, scale, factor, depth[0],
-            columns[0], stages, kept, filters,
+            columns[0], stages, kept, filters, is_narrow,
         )  # fmt: skip
 
-    def _filters(self, x: int, channels: int) -> Filters:
-        """Return the geometry of a convolution."""
+    def _uncut(self, weight: str) -> tuple[str, bool]:
+        """Return weights without the Clip to -64 .. 64, and whether there is one."""
+        node = self.body.producer(weight, "Clip")
+        if node is None:
+            return weight, False
+        limits = [self.body.constant(name) for name in node.input[1:]]
+        if [None if one is None else one.tolist() for one in limits] != [-NARROW, NARROW]:
+            _fail("weights of bytes that are cut elsewhere than at -64 and 64")
+        return str(node.input[0]), True
+
+    def _filters(self, x: int, channels: int) -> tuple[Filters, Prepack]:
+        """Return the geometry of a convolution, and how its filters are packed."""
         window = needed(window_of(self.product))
         sizes = [size for shape in (self.specs[x].shape, self.shape) for size in shape[1:-1]]
         known = [size for size in sizes if isinstance(size, int)]
@@ -258,34 +273,14 @@ class _Reader:
             _fail("an int8 convolution of groups of different sizes")
         if groups > 1 and not is_depthwise and self.columns // groups % WIDTH:
             _fail("an int8 convolution of groups that fill no panels")
-        return Filters(
+        packing = filter_layout(
+            (self.columns, channels // groups, *window.kernel), groups, window.dilations
+        )
+        of = Filters(
             window, (known[0], known[1]), (known[2], known[3]), is_depthwise,
             1 if is_depthwise else groups,
         )  # fmt: skip
-
-    def _packed_filters(self, of: Filters, channels: int) -> int | None:
-        """Return the input that holds the filters, if they are unpacked as their kernel packs."""
-        name, kernel = self.product.input[1], of.window.kernel
-        if of.is_depthwise:
-            shaped = self._shaped(name, (self.columns, 1, *kernel))
-            rows = self.body.transposed(shaped, (1, 0)) or ""
-            return self.body.packed(rows, layout(of.window.taps, self.columns))
-        channels //= of.groups
-        shaped = self._shaped(
-            self.body.transposed(name, TO_NCHW) or "", (self.columns, *kernel, channels)
-        )
-        lines, run = of.window.taps, channels
-        if of.groups == 1:
-            lines, run = lines_of(kernel, of.window.dilations, channels)
-        return self.body.packed(shaped, filter_layout(self.columns, lines, run))
-
-    def _shaped(self, name: str, sizes: tuple[int, ...]) -> str:
-        """Return what a value of these sizes is a Reshape of."""
-        node = self.body.producer(name, "Reshape")
-        shape = None if node is None else self.body.constant(node.input[1])
-        if node is None or shape is None or tuple(shape.flat) != sizes:
-            _fail("filters of bytes that are not packed")
-        return str(node.input[0])
+        return of, packing
 
     def _only(
         self, name: str, op_type: str, perm: tuple[int, ...] | None = None

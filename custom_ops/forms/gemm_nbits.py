@@ -39,7 +39,7 @@ class NBitsForm:
         block: Weights with one scale.
         bits: Of a weight, 4 or 8.
         level: The accuracy level, 3 or 4.
-        finish: What follows.
+        finish: What is computed on each result.
     """
 
     signature: RegionSignature

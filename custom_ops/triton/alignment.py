@@ -22,12 +22,15 @@ def for_any_alignment(
     text: str,
     scratch: Sequence[Extent] = (),
     conditions: Sequence[Condition] = (),
+    architectures: tuple[int, ...] | None = None,
 ) -> tuple[VariantSource, ...]:
     """Return both variants of a kernel; the arguments are those of `hand_variant`."""
     return (
-        hand_variant(signature, calls, text, conditions, scratch=scratch),
+        hand_variant(
+            signature, calls, text, conditions, scratch=scratch, architectures=architectures
+        ),
         hand_variant(
             signature, calls, text, conditions, scratch=scratch, is_aligned=False,
-            architectures=UNALIGNED_ARCHITECTURES,
+            architectures=architectures or UNALIGNED_ARCHITECTURES,
         ),
     )  # fmt: skip

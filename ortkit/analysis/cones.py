@@ -68,7 +68,9 @@ class Cone:
         freed = {self.end}
         for node in self.nodes[1:]:
             (value,) = node.outputs
-            if not value.is_graph_output() and all(one in freed for one in value.consumers()):
+            if not value.is_graph_output() and all(
+                consumer in freed for consumer in value.consumers()
+            ):
                 freed.add(node)
         return tuple(node for node in self.nodes if node in freed)
 

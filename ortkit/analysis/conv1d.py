@@ -140,7 +140,9 @@ def _is_line(scope: Scope, node: ir.Node) -> bool:
         return False
     if site.rank(weight) != 3 or site.string("auto_pad", "NOTSET") != "NOTSET":
         return False
-    return scope.is_constant(weight) and all(one is None or scope.is_constant(one) for one in bias)
+    return scope.is_constant(weight) and all(
+        each is None or scope.is_constant(each) for each in bias
+    )
 
 
 def _follows(scope: Scope, node: ir.Node, lines: Iterable[ir.Value]) -> bool:

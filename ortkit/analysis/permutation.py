@@ -51,7 +51,7 @@ def permuted(site: Site, perms: Sequence[Perm | None]) -> Permuted | None:
         perms: For each input, how it is permuted; None: it is not.
     """
     node = site.node
-    perm = next((one for one in perms if one is not None), None)
+    perm = next((perm for perm in perms if perm is not None), None)
     if perm is None or site.opset < FIRST_OPSET or any(one not in (None, perm) for one in perms):
         return None
     if node.domain != "":
@@ -60,7 +60,7 @@ def permuted(site: Site, perms: Sequence[Perm | None]) -> Permuted | None:
         return _broadcasting(site, perms, perm)
     if node.op_type == "Concat":
         return _concat(site, perms, perm)
-    if perms[0] is None or any(one is not None for one in perms[1:]):
+    if perms[0] is None or any(perm is not None for perm in perms[1:]):
         return None
     if node.op_type in UNARY:
         return Permuted(perm)
@@ -98,7 +98,7 @@ def unpermuted(array: np.ndarray, perm: Perm) -> np.ndarray:
 
 
 def _concat(site: Site, perms: Sequence[Perm | None], perm: Perm) -> Permuted | None:
-    if any(one is None for one in perms):
+    if any(perm is None for perm in perms):
         return None
     return _along(perm, site.int("axis", 0))
 

@@ -78,8 +78,8 @@ def _show(found: Trial) -> None:
     _show_times(found)
     if found.holders:
         rows = [
-            (one.op, one.milliseconds, f"{one.share:.0%}", one.calls or None)
-            for one in found.holders
+            (holder.op, holder.milliseconds, f"{holder.share:.0%}", holder.calls or None)
+            for holder in found.holders
         ]
         show.table("where the original's time goes", ("op", "ms", "share", "calls"), rows)
     if found.outlook:

@@ -58,8 +58,8 @@ def _show(found: OptimizerReport) -> None:
     rows = [(level, tried.outcome, _eps(tried), tried.median_ms, tried.reason)
             for level, tried in found.levels]  # fmt: skip
     show.table("", ("level", "outputs", "error eps", "median ms", "reason"), rows)
-    can = sum(one.can_be_disabled for one in found.optimizers)
-    fired = [one.name for one in found.optimizers if one.modified]
+    can = sum(optimizer.can_be_disabled for optimizer in found.optimizers)
+    fired = [optimizer.name for optimizer in found.optimizers if optimizer.modified]
     show.labelled(
         "names",
         f"{plural(len(found.optimizers), 'optimizer')} of level {found.level}, from the log of "

@@ -98,7 +98,7 @@ def _others(cache: KernelCache, entries: Sequence[Entry]) -> list[Path]:
 
     if cache.refusal():
         return []
-    usable, root = {one.path for one in entries}, cache.folder.parent
+    usable, root = {entry.path for entry in entries}, cache.folder.parent
     found = [path for path in cache.folder.glob("*.kernel") if path not in usable]
     for name in (objects.FOLDER, objects.VERDICTS):
         found += (root / name).glob("*.json")
@@ -120,16 +120,16 @@ def _document(
         "schema": SCHEMA,
         "folder": str(cache.folder),
         "limit_bytes": cache.limit,
-        "bytes": sum(one.size for one in entries),
+        "bytes": sum(entry.size for entry in entries),
         "kernels": [
             {
-                "op": one.op,
-                "backend": one.backend,
-                "level": one.level,
-                "bytes": one.size,
-                "used": _when(one.used),
+                "op": entry.op,
+                "backend": entry.backend,
+                "level": entry.level,
+                "bytes": entry.size,
+                "used": _when(entry.used),
             }
-            for one in entries
+            for entry in entries
         ],
         "others": {"files": len(others), "bytes": sum(map(_size, others))},
         "onnxruntimes": [
@@ -142,10 +142,15 @@ def _document(
 
 
 def _show(cache: KernelCache, entries: Sequence[Entry], others: Sequence[Path]) -> None:
-    rows = [(one.op, one.backend, one.level, one.size, _when(one.used)) for one in entries]
+    rows = [
+        (entry.op, entry.backend, entry.level, entry.size, _when(entry.used)) for entry in entries
+    ]
     if rows:
         show.table("", ("kernel", "backend", "CPU", "bytes", "last used"), rows)
-    size, limit = show.bytes_text(sum(one.size for one in entries)), show.bytes_text(cache.limit)
+    size, limit = (
+        show.bytes_text(sum(entry.size for entry in entries)),
+        show.bytes_text(cache.limit),
+    )
     show.line(f"{plural(len(entries), 'kernel')}, {size} of at most {limit}, in {cache.folder}")
     if others:
         size = show.bytes_text(sum(map(_size, others)))

@@ -27,9 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
             fix="end what else runs here, and calibrate again",
         )
     if done.noisy:
-        told = ", ".join(f"{name} {done.noise[name]:.0%}" for name in done.noisy)
+        listed = ", ".join(f"{name} {done.noise[name]:.0%}" for name in done.noisy)
         raise CheckError(
-            f"the machine is busy: measurements differ by more than noise ({told}); "
+            f"the machine is busy: measurements differ by more than noise ({listed}); "
             "nothing was written",
             fix="end what else runs here, and calibrate again",
         )
@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             ("node", f"{found.node_ns:.0f} ns in addition to its work"),
             ("fused node", f"{found.kernel_ns:.0f} ns in addition to its work"),
             ("threads", f"{found.parallel_ns:.0f} ns to hand work out and to wait for it"),
+            *((kind, f"{factor:.2f} of the predicted time") for kind, factor in found.kernels),
             ("noise", noise),
         ]
     )

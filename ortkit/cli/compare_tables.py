@@ -47,7 +47,7 @@ def upgrades(batch: BatchResult) -> list[str]:
         row = result.row
         before = None if row.against is None else by_number[row.against]
         if before is not None and before.row.onnxruntime != row.onnxruntime:
-            title = f"{row.name}, " if len({one.row.name for one in batch.rows}) > 1 else ""
+            title = f"{row.name}, " if len({row.row.name for row in batch.rows}) > 1 else ""
             pair = f"{before.row.onnxruntime} -> {row.onnxruntime}"
             found.append(f"{title}{pair}: {_upgraded(before, result)}")
     return found
@@ -86,9 +86,9 @@ def _show_rows(rows: Sequence[Row]) -> None:
             "optimizations": f"optimizations {row.optimizations}",
             "onnxruntime": f"ONNX Runtime {row.onnxruntime}",
         }
-        told = ", ".join(text for name, text in parts.items() if several[name])
+        listed = ", ".join(text for name, text in parts.items() if several[name])
         bodies = " (function bodies, no kernels)" if row.function_bodies else ""
-        show.line(f"row {row.number}     {row.name}{bodies}{': ' + told if told else ''}")
+        show.line(f"row {row.number}     {row.name}{bodies}{': ' + listed if listed else ''}")
 
 
 def _show_batch(batch: BatchResult) -> None:

@@ -70,17 +70,19 @@ def _show(diff: ModelDiff, limit: int | None) -> None:
     )
     for title, changes in parts:
         for kind in ("removed", "added", "changed"):
-            _show_kind(f"{title} {kind}", [one for one in changes if one.kind == kind], limit)
+            _show_kind(
+                f"{title} {kind}", [change for change in changes if change.kind == kind], limit
+            )
 
 
 def _show_kind(title: str, changes: Sequence[Change], limit: int | None) -> None:
     if not changes:
         return
     show.line(f"{title}: {len(changes)}")
-    for one in changes[:limit]:
-        what = one.before if one.before == one.after else " -> ".join(_sides(one))
-        show.line(f"  {one.name}  {what}")
-        for detail in one.details:
+    for change in changes[:limit]:
+        what = change.before if change.before == change.after else " -> ".join(_sides(change))
+        show.line(f"  {change.name}  {what}")
+        for detail in change.details:
             show.line(f"      {detail}")
     if limit is not None and len(changes) > limit:
         show.line(f"  and {len(changes) - limit} more (--all shows them)")

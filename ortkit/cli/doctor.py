@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show.document(diagnosis.to_json())
         return 0
-    width = max(len(one.name) for one in diagnosis.findings)
+    width = max(len(finding.name) for finding in diagnosis.findings)
     for group, members in groupby(diagnosis.findings, key=lambda one: one.group):
         show.line(group)
         for one in members:

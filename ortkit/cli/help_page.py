@@ -64,7 +64,7 @@ EXAMPLES: Mapping[str, str] = {
 
 def command_page(parser: argparse.ArgumentParser) -> str:
     """Return the help page of a command."""
-    shown = [one for one in parser._actions if one.help != argparse.SUPPRESS]
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
     positional = [one for one in shown if not one.option_strings]
     formatter = parser._get_formatter()
     formatter.add_usage(_usage(positional), shown, [])
@@ -72,9 +72,9 @@ def command_page(parser: argparse.ArgumentParser) -> str:
     _add(formatter, None, positional)
     flags = [one for one in shown if one.option_strings]
     known = frozenset().union(*_GROUPS.values())
-    _add(formatter, "options", [one for one in flags if not known & {*one.option_strings}])
+    _add(formatter, "options", [flag for flag in flags if not known & {*flag.option_strings}])
     for title, names in _GROUPS.items():
-        _add(formatter, title or None, [one for one in flags if names & {*one.option_strings}])
+        _add(formatter, title or None, [flag for flag in flags if names & {*flag.option_strings}])
     formatter.add_text(parser.epilog)
     example = EXAMPLES.get(parser.prog.removeprefix("ortkit "))
     text = formatter.format_help()
@@ -99,7 +99,7 @@ def top_page(parser: argparse.ArgumentParser, groups: Mapping[str, Sequence[str]
     }
     for title, names in groups.items():
         _add(formatter, title, [listed[name] for name in names])
-    _add(formatter, None, [one for one in parser._actions if one.option_strings])
+    _add(formatter, None, [action for action in parser._actions if action.option_strings])
     formatter.add_text("`ortkit COMMAND --help` says what a command takes, with an example.")
     return formatter.format_help()
 

@@ -122,6 +122,6 @@ def _external(found: Inspection) -> list[str]:
 
 def _functions(found: Inspection) -> list[str]:
     return with_short_keys(
-        f"{one.name} ({plural(one.nodes, 'node')}, {plural(one.calls, 'call')})"
-        for one in found.functions
+        f"{function.name} ({plural(function.nodes, 'node')}, {plural(function.calls, 'call')})"
+        for function in found.functions
     )

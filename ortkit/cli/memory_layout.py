@@ -14,8 +14,8 @@ def show_layouts(found: Layouts) -> None:
     """Print a table for each node that was measured."""
     if not found.nodes:
         show.line("layouts   the model runs no Conv, MatMul or Gemm of floating point numbers")
-    for one in found.nodes:
-        _show_node(one)
+    for node in found.nodes:
+        _show_node(node)
     _show_missing(found)
     if found.left_out:
         show.line(f"note      {found.left_out} more nodes take less time and were not measured")
@@ -41,10 +41,10 @@ def _show_node(one: NodeLayouts) -> None:
 def _show_missing(found: Layouts) -> None:
     """Say once what there is not, with the number of nodes."""
     counts: dict[tuple[str, str, str], int] = {}
-    for one in found.nodes:
-        for time in one.times:
+    for node in found.nodes:
+        for time in node.times:
             if time.problem:
-                key = (one.op, f"{time.layout} {time.dtype} by {time.by}", time.problem)
+                key = (node.op, f"{time.layout} {time.dtype} by {time.by}", time.problem)
                 counts[key] = counts.get(key, 0) + 1
     if not counts:
         return

@@ -30,21 +30,21 @@ def write_plot(found: Shown, path: Path) -> None:
 
 
 def _over_sweep(title: str, found: Shown) -> Chart:
-    peaks = [one.peak for one in found.points]
+    peaks = [point.peak for point in found.points]
     parts = {
-        "before the run": [None if one is None else one.before_run for one in peaks],
-        "activations": [None if one is None else one.tensor_bytes for one in peaks],
-        "workspace": [None if one is None else one.workspace for one in peaks],
-        "not explained": [None if one is None else one.unexplained for one in peaks],
+        "before the run": [None if peak is None else peak.before_run for peak in peaks],
+        "activations": [None if peak is None else peak.tensor_bytes for peak in peaks],
+        "workspace": [None if peak is None else peak.workspace for peak in peaks],
+        "not explained": [None if peak is None else peak.unexplained for peak in peaks],
     }
     lines = {
-        "held by the arena": [one.point.held for one in found.points],
-        "peak of the process": [one.point.peak_resident for one in found.points],
+        "held by the arena": [point.point.held for point in found.points],
+        "peak of the process": [point.point.peak_resident for point in found.points],
     }
     bars = [Series(f"peak: {name}", _mega(of)) for name, of in parts.items() if any(of)]
     series = [*bars, *(Series(name, _mega(of), "line") for name, of in lines.items())]
     places = [
-        ", ".join(f"{name}={one.sizes[name]}" for name in found.swept) for one in found.points
+        ", ".join(f"{name}={point.sizes[name]}" for name in found.swept) for point in found.points
     ]
     return Chart(title, "MB", places, series, across="sizes", stacked=True)
 

@@ -60,13 +60,13 @@ class Shown:
             "weights": self.weights.to_json(),
             "points": [
                 {
-                    "sizes": dict(one.sizes),
-                    "inputs": {name: list(shape) for name, shape in one.inputs.items()},
-                    "input_bytes": one.input_bytes,
-                    "cache_bytes": one.cache_bytes,
-                    **one.point.to_json(),
+                    "sizes": dict(point.sizes),
+                    "inputs": {name: list(shape) for name, shape in point.inputs.items()},
+                    "input_bytes": point.input_bytes,
+                    "cache_bytes": point.cache_bytes,
+                    **point.point.to_json(),
                 }
-                for one in self.points
+                for point in self.points
             ],
             "stopped": self.stopped,
             "arena": None if self.options is None else self.options.to_json(),

@@ -254,8 +254,8 @@ def _op_document(op: CustomOp, check: OpCheck | None, build: OpsBuild | None) ->
             "bodies": check.bodies,
             "kernels": check.kernels,
             "faults": [
-                {"what": one.what, "case": one.case, "problem": one.problem}
-                for one in check.faults
+                {"what": fault.what, "case": fault.case, "problem": fault.problem}
+                for fault in check.faults
             ],
             "notes": list(check.notes),
         },

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
     add("--fix-shape", action="append", default=[], metavar="NAME=SIZE",
-        help="write this number in place of a named size; may be repeated")  # fmt: skip
+        help="write this number in place of a size (or INPUT[AXIS]); may be repeated")  # fmt: skip
     add("--skip-padding", default="", metavar="INPUT[=N]",
         help="leave out tokens where INPUT is N (0), outputs are 0 there; or proved")  # fmt: skip
     add(
@@ -252,8 +252,8 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
     if report.source_kernels:
         show.note(f"source: {report.source_kernels}")
     if report.provider_options:
-        told = ", ".join(f"{name}={value}" for name, value in report.provider_options.items())
-        show.note(f"layout: sessions give the CUDA provider {told} ({report.layout_note})")
+        listed = ", ".join(f"{name}={value}" for name, value in report.provider_options.items())
+        show.note(f"layout: sessions give the CUDA provider {listed} ({report.layout_note})")
     if report.padding:
         show.note(report.padding)
     for identity in report.rolled_back:
@@ -266,8 +266,8 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
         show.labelled("timed", timing_text(report.timing))
     if report.load_check != "yes":
         show.labelled("loads", report.load_check)
-    taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
-    show.labelled("time", taken)
+    elapsed = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
+    show.labelled("time", elapsed)
     for path in files:
         show.line(f"wrote     {path} ({show.bytes_text(path.stat().st_size)})")
 

@@ -81,8 +81,8 @@ def show_why(report: Report, what: str) -> None:
         show.line(f"why       nothing that {what!r} names was refused")
     done = Counter(hit.pass_name for hit in report.done(what))
     if done:
-        told = ", ".join(f"{name} {times}" for name, times in done.most_common())
-        show.line(f"done      {told}")
+        listed = ", ".join(f"{name} {times}" for name, times in done.most_common())
+        show.line(f"done      {listed}")
     for one in report.regions_of(what):
         if one.emitted_as is not None:
             nodes = plural(one.nodes, "node")
@@ -130,7 +130,8 @@ def _verified(report: Report) -> str:
 def _timed(report: Report) -> str:
     measured = None if report.measurement is None else report.measurement.model
     if measured is not None:
-        return f"{ratio_text(measured.ratio)} (measured)"
+        is_clear = measured.verdict != "no difference"
+        return f"{ratio_text(measured.ratio) if is_clear else 'no clear difference'} (measured)"
     timing = report.timing
     if timing is None or timing.speedup is None:
         return "not timed"

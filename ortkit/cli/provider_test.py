@@ -63,7 +63,7 @@ def _show(found: Conformance) -> None:
     ]
     if rows:
         show.table("operators that were claimed", ("op", "right", "wrong", "error", "crash"), rows)
-    faults = [(one.case, one.status, one.detail) for one in found.faults[:_SHOWN]]
+    faults = [(fault.case, fault.status, fault.detail) for fault in found.faults[:_SHOWN]]
     if faults:
         show.table("faults", ("case", "status", "what"), faults)
     if len(found.faults) > _SHOWN:

@@ -147,23 +147,25 @@ def _show(found: TuneResult) -> None:
         show.line(f"input     {name} [{', '.join(map(str, shape))}]")
     rows = [
         (
-            one.op,
-            one.nodes,
-            f"{one.share:.1%}",
-            f"{one.trials}" if one.kernels is None else f"{one.trials} of {one.kernels - 1}",
-            _times(one),
-            f"{one.gain:.3f}",
-            one.problem or name_of(one.choices) or "the default",
+            region.op,
+            region.nodes,
+            f"{region.share:.1%}",
+            f"{region.trials}"
+            if region.kernels is None
+            else f"{region.trials} of {region.kernels - 1}",
+            _times(region),
+            f"{region.gain:.3f}",
+            region.problem or name_of(region.choices) or "the default",
         )
-        for one in found.regions
+        for region in found.regions
     ]
     header = ("kernel", "nodes", "share", "tried", "us", "gain", "best")
     show.table("kernels by their share of the time", header, rows)
     if found.alternatives:
         others = [
-            (one.what, None if one.ratio is None else f"{one.ratio:.3f}",
-             one.problem or one.direction)
-            for one in found.alternatives
+            (alternative.what, None if alternative.ratio is None else f"{alternative.ratio:.3f}",
+             alternative.problem or alternative.direction)
+            for alternative in found.alternatives
         ]  # fmt: skip
         show.table("other ways to run it", ("what", "times as fast", ""), others)
     for note in found.notes:

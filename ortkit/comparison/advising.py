@@ -28,7 +28,7 @@ def advise_model(
     """Measure which settings suit a use of a model on the CPU.
 
     Args:
-        model: Its file.
+        model: Path of the model's file.
         use: What sessions of it are to do.
         inputs: An npz file to run on; None: inputs are made up.
         shapes: Numbers for named sizes.

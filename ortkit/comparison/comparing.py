@@ -99,7 +99,7 @@ def compare_models(models: Sequence[Path], options: CompareOptions | None = None
 
     Args:
         models: Files; the first is what the others are compared with.
-        options: How.
+        options: How variants are compared.
 
     Raises:
         ModelError: One is no valid model.
@@ -268,7 +268,7 @@ class _Subject:
     def _samples(self, name: str, folder: Path, refusals: Sequence[str]) -> dict[int, Samples]:
         """Return what each row took by its number, and as 0 what the first took once more."""
         numbers = [row.number for row, no in zip(self.rows, refusals, strict=True) if not no]
-        taken = run_interleaved(
+        elapsed = run_interleaved(
             [*(self.plans[number - 1] for number in numbers), self.plans[0]],
             folder / "feeds",
             self.options.schedule,
@@ -276,4 +276,4 @@ class _Subject:
             results=[folder / f"results{number}" for number in (*numbers, 0)],
             progress=lambda what: self.options.progress(f"{name}: {what}"),
         )
-        return dict(zip((*numbers, 0), taken, strict=True))
+        return dict(zip((*numbers, 0), elapsed, strict=True))

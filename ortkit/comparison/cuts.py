@@ -45,7 +45,7 @@ class Cutter:
         made = Cutter(onnx.load(path, load_external_data=False))
         graph = made.model.graph
         made.inputs = {value.name: value for value in graph.input}
-        made.tensors = {one.name: one for one in graph.initializer}
+        made.tensors = {initializer.name: initializer for initializer in graph.initializer}
         made.tensors |= {one.values.name: one for one in graph.sparse_initializer}
         for index, node in enumerate(graph.node):
             made.reads.append(tuple(dict.fromkeys(_reads(node))))
@@ -168,7 +168,7 @@ def shaken(part: onnx.ModelProto, types: Mapping[str, ir.DataType]) -> list[Give
             made.output[at] = f"{name}/exact"
             part.graph.node.add(op_type="Mul", input=[made.output[at], factor.name], output=[name])
             factors.append(factor)
-    part.graph.input.extend(_declared(one) for one in factors)
+    part.graph.input.extend(_declared(factor) for factor in factors)
     return factors
 
 
@@ -201,7 +201,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 def captured(body: onnx.GraphProto) -> Iterator[str]:
     """Yield the names that a subgraph takes from around it."""
     own = {value.name for value in body.input}
-    own.update(one.name for one in body.initializer)
+    own.update(initializer.name for initializer in body.initializer)
     own.update(one.values.name for one in body.sparse_initializer)
     own.update(name for node in body.node for name in node.output)
     for node in body.node:

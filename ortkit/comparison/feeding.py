@@ -75,19 +75,19 @@ def first_that_runs(
     with contextlib.ExitStack() as stack:
         worker: Worker | None = None
         for number, feeds in enumerate(found):
-            place = folder / f"feeds{number}"
-            write_feeds(place, feeds)
+            run_folder = folder / f"feeds{number}"
+            write_feeds(run_folder, feeds)
             try:
                 if worker is None or not worker.is_alive:
                     worker = stack.enter_context(Worker.for_plan(plan))
                     version = worker.load(plan, timeout_seconds).version
-                worker.feed(place, timeout_seconds)
+                worker.feed(run_folder, timeout_seconds)
             except WorkerError as error:
                 problem = problem or str(error)
                 if not version:
                     break  # it cannot be loaded: other inputs do not change that
                 continue
-            place.rename(folder / "feeds")
+            run_folder.rename(folder / "feeds")
             return feeds, version
     raise RunError(
         f"does not run: {problem or 'there are no inputs to run on'}", where=str(plan.model)

@@ -48,7 +48,7 @@ def first_node(
         plans: The sessions: of one model, with different ONNX Runtimes or optimizers.
         names: What reports call them.
         feeds: Inputs.
-        timeout_seconds: For each run.
+        timeout_seconds: Most seconds of one run.
     """
     try:
         with TemporaryFolder("first") as folder:

@@ -40,11 +40,13 @@ def rounded_otherwise(
     Args:
         values: The inputs of a step.
         factors: Further ones: what the step's own floats are multiplied with; see `shaken`.
-        trial: Decides the numbers.
+        trial: The trial, which seeds the random numbers.
     """
     random = np.random.default_rng(trial)
     size = 1.0 if trial < TRIALS else _TIE_EPS
-    ones = {one.name: np.ones((), ir.DataType(one.element_type).numpy()) for one in factors}
+    ones = {
+        factor.name: np.ones((), ir.DataType(factor.element_type).numpy()) for factor in factors
+    }
     every = {**values, **ones}
     return {name: _moved(value, size, random) for name, value in every.items()}
 

@@ -69,17 +69,17 @@ class Runner:
                 the others do not either.
             feeds: Folders with inputs.
         """
-        place = self.folder / f"run{next(self._number)}"
+        folder = self.folder / f"run{next(self._number)}"
         settings = []
         for number, part in enumerate(parts):
             side = part.side.side
-            model = part.side.path.with_name(f"{place.name}.{number}.onnx")
+            model = part.side.path.with_name(f"{folder.name}.{number}.onnx")
             model.write_bytes(part.model.SerializeToString())
             libraries = side.libraries if part.with_kernels else side.custom_ops
             settings.append(
                 Setting(
                     model,
-                    place / f"results{number}",
+                    folder / f"results{number}",
                     libraries=libraries,
                     providers=side.providers,
                     weights_folder=part.side.path.parent,
@@ -199,8 +199,8 @@ class Runner:
 
     def forget(self) -> None:
         """Remove results and given values; arrays that are mapped from them stay usable."""
-        for place in (*self.folder.glob("run*"), *(self.folder / "feeds").glob("[0-9]*")):
-            shutil.rmtree(place)
+        for folder in (*self.folder.glob("run*"), *(self.folder / "feeds").glob("[0-9]*")):
+            shutil.rmtree(folder)
 
 
 def _unmade(values: Values, wanted: Sequence[str]) -> dict[str, Value]:

@@ -66,7 +66,7 @@ def compare_nodes(
         feeds: Inputs of both.
         repro: A folder for the first value that diverges, as two models with their inputs.
         limit_bytes: Of values that are held on disk at a time, for each model.
-        timeout_seconds: For each run.
+        timeout_seconds: Most seconds of one run.
         progress: Called with the name of each stage.
 
     Raises:
@@ -255,13 +255,13 @@ class _Comparer:
 
     def divergence(self, rows: Sequence[ValueRow], repro: Path | None) -> Divergence | None:
         """Look closely at the first value that diverges, if one does."""
-        row = next((one for one in rows if one.state in ("diverges", "fails")), None)
+        row = next((row for row in rows if row.state in ("diverges", "fails")), None)
         if row is None:
             return None
         self.progress(f"look at {row.value}")
         name = row.value
         cutters = self.before.cutter, self.after.cutter
-        read = dict.fromkeys(n for one in cutters for n in one.given_to([name], self.stops))
+        read = dict.fromkeys(n for cutter in cutters for n in cutter.given_to([name], self.stops))
         wanted = [name, *(one for one in read if one in self.stops)]
         known = self.runner.upto(self.before, wanted)
         assert not isinstance(known, Failed), "it ran before"

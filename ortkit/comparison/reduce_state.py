@@ -97,7 +97,9 @@ class State:
     @property
     def bytes(self) -> int:
         """How large the initializers are."""
-        return sum(tensor_bytes(one) for one in self.cutter.model.graph.initializer)
+        return sum(
+            tensor_bytes(initializer) for initializer in self.cutter.model.graph.initializer
+        )
 
     def small_integers(self) -> list[str]:
         """Return the values that look like sizes and indices."""
@@ -187,7 +189,7 @@ def header(model: onnx.ModelProto) -> onnx.ModelProto:
 def drop_functions(model: onnx.ModelProto) -> None:
     """Remove the functions that nothing calls."""
     called = _called(model)
-    kept = [one for one in model.functions if (one.domain, one.name) in called]
+    kept = [function for function in model.functions if (function.domain, function.name) in called]
     del model.functions[:]
     model.functions.extend(kept)
 
@@ -195,7 +197,7 @@ def drop_functions(model: onnx.ModelProto) -> None:
 def _called(model: onnx.ModelProto) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     pending = list(model.graph.node)
-    functions = {(one.domain, one.name): one for one in model.functions}
+    functions = {(function.domain, function.name): function for function in model.functions}
     while pending:
         node = pending.pop()
         key = node.domain, node.op_type

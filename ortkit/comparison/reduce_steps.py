@@ -46,7 +46,7 @@ def tidy(state: State) -> Iterator[list[Candidate]]:
     drop_functions(made)
     read = {name for names in state.cutter.reads for name in names}
     read.update(value.name for value in made.graph.output)
-    tensors = [one for one in made.graph.initializer if one.name in read]
+    tensors = [initializer for initializer in made.graph.initializer if initializer.name in read]
     del made.graph.initializer[:]
     made.graph.initializer.extend(tensors)
     if made.ByteSize() < model.ByteSize():
@@ -206,9 +206,10 @@ def _branch(state: State, index: int, number: int) -> Candidate:
 def weights_as_inputs(state: State) -> Iterator[list[Candidate]]:
     """Let float weights be inputs: then the model does not hold their data."""
     large = [
-        one.name
-        for one in state.cutter.model.graph.initializer
-        if tensor_bytes(one) > 1024 and ir.DataType(one.data_type).is_floating_point()
+        initializer.name
+        for initializer in state.cutter.model.graph.initializer
+        if tensor_bytes(initializer) > 1024
+        and ir.DataType(initializer.data_type).is_floating_point()
     ]
     size = len(large)
     while size >= 1:
@@ -222,12 +223,14 @@ def _as_inputs(state: State, names: frozenset[str]) -> Candidate:
         made = onnx.ModelProto()
         made.CopyFrom(state.cutter.model)
         tensors = list(made.graph.initializer)
-        kept = [onnx.TensorProto.FromString(one.SerializeToString())
-                for one in tensors if one.name not in names]  # fmt: skip
+        kept = [onnx.TensorProto.FromString(tensor.SerializeToString())
+                for tensor in tensors if tensor.name not in names]  # fmt: skip
         have = {value.name for value in made.graph.input}
-        for one in tensors:
-            if one.name in names and one.name not in have:
-                info = onnx.helper.make_tensor_value_info(one.name, one.data_type, list(one.dims))
+        for tensor in tensors:
+            if tensor.name in names and tensor.name not in have:
+                info = onnx.helper.make_tensor_value_info(
+                    tensor.name, tensor.data_type, list(tensor.dims)
+                )
                 made.graph.input.append(info)
         del made.graph.initializer[:]
         made.graph.initializer.extend(kept)

@@ -222,7 +222,7 @@ def _in_graph(search: Search) -> Iterator[Candidate]:
     for name in search.scope.traits.families:
         found = list(grown(search, load(name)))
         made = [each.region for each in found if each.signature is not None]
-        search.taken.update(without_readers(made))
+        search.excluded.update(without_readers(made))
         yield from found
     yield from select.family(search)
 

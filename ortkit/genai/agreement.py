@@ -150,7 +150,7 @@ def compare_decoders(
         text: Tokens of a text, the prompt; () makes one up. Those beyond the context, and beyond
             `_LOGITS_BYTES` of logits, are left out.
         steps: Tokens that are decoded after it, as far as the context allows.
-        seconds: For each run.
+        seconds: Most seconds of one run.
 
     Raises:
         CheckError: The result does not run where the original does.

@@ -64,7 +64,7 @@ def mixed_rows(model: ir.Model, axis: BatchAxis, feeds: Feeds) -> Refused | None
     the first operator that computes with one.
 
     Args:
-        model: Changed.
+        model: The model, changed in place.
         axis: Its batch.
         feeds: Inputs that it runs on.
 

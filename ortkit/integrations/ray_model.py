@@ -89,11 +89,13 @@ class OrtkitModel:
     async def _run_group(self, requests: Sequence[Arrays]) -> Sequence[Answer]:
         if len(requests) == 1:
             return [await self._run_alone(requests[0])]
-        feeds = {name: np.concatenate([one[name] for one in requests]) for name in requests[0]}
-        rows = [len(next(iter(one.values()))) for one in requests]
+        feeds = {
+            name: np.concatenate([request[name] for request in requests]) for name in requests[0]
+        }
+        rows = [len(next(iter(request.values()))) for request in requests]
         found = await self._run_alone(feeds)
         if isinstance(found, UserError):  # perhaps of one of them only
-            return [await self._run_alone(one) for one in requests]
+            return [await self._run_alone(request) for request in requests]
         wrong = [name for name, value in found.items() if not _has_rows(value, sum(rows))]
         if wrong:
             error = UserError(f"output {wrong[0]!r} has no row for each of the batch",
@@ -117,8 +119,8 @@ def _has_rows(value: object, count: int) -> bool:
 def _key(index: int, feeds: Arrays) -> object:
     """Return what two requests must have in common to be joined; others get one of their own."""
     arrays = [feeds[name] for name in sorted(feeds)]
-    if not all(isinstance(one, np.ndarray) and one.ndim for one in arrays):
+    if not all(isinstance(array, np.ndarray) and array.ndim for array in arrays):
         return index
-    if len({len(one) for one in arrays}) != 1:
+    if len({len(array) for array in arrays}) != 1:
         return index
     return tuple((name, feeds[name].dtype.str, feeds[name].shape[1:]) for name in sorted(feeds))

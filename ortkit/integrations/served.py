@@ -43,7 +43,7 @@ def served_session(model: Path, settings: Mapping[str, object]) -> Session:
     """Load a model for a server.
 
     Args:
-        model: Its file.
+        model: Path of the model's file.
         settings: `target`, `kernels` (auto, require, never) and `threads`, as `Session` has them.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -73,6 +74,22 @@ def ending(group: ProcessGroup) -> Iterator[None]:
     except BaseException:
         group.end()
         raise
+
+
+@contextmanager
+def begun(call: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
+    """Call a function in a thread; processes that it still has at the end of the block are killed.
+
+    Yields:
+        A function that waits for the result, and raises what the call raises.
+    """
+    group, pool = ProcessGroup(), ThreadPoolExecutor(1, "begun")
+    made = pool.submit(group.call, call)
+    try:
+        yield made.result
+    finally:
+        group.end()
+        pool.shutdown()
 
 
 def current_group() -> ProcessGroup | None:

@@ -109,9 +109,9 @@ class ForkedProcess:
         if self._status is None:
             self._link.settimeout(seconds)
             with suppress(TimeoutError, BlockingIOError):
-                told = self._link.recv(64)
+                message = self._link.recv(64)
                 # A server that is killed takes its jobs along.
-                self._status = int(told) if told else -signal.SIGKILL
+                self._status = int(message) if message else -signal.SIGKILL
                 self._link.close()
         return self._status
 
@@ -269,8 +269,8 @@ def _begun(module: str, channel: int, log: int, kind: ServerKind) -> tuple[socke
                 continue
         link.settimeout(START_SECONDS)
         with suppress(OSError):
-            if told := link.recv(64):
-                return link, int(told)
+            if message := link.recv(64):
+                return link, int(message)
         link.close()
     raise OSError(server.ending())
 

@@ -68,8 +68,8 @@ class ConvAnchor:
     Args:
         kind: Of blocks; begins the names of their nodes.
         takes: Whether the kernel is the one for a convolution, or why none is.
-        layout: Of the filters' sizes: how the kernel reads them. None of bytes, whose layout
-            `ortkit.kernels.layouts.int8_panels` says.
+        layout: Of the filters' sizes, in bytes also of groups and dilations: how the kernel reads
+            them.
         estimate: Nanoseconds on one thread with the result written, by ONNX Runtime's kernel in
             its blocked layout, and by ours. Only their ratio decides. None on GPUs, where times
             are those of what is moved.
@@ -80,7 +80,7 @@ class ConvAnchor:
 
     kind: str
     takes: Callable[[ConvSizes], bool | Refused]
-    layout: Callable[[tuple[int, int, int, int]], Prepack] | None
+    layout: Callable[..., Prepack]
     estimate: Callable[[ConvSizes], tuple[float, float]] | None = None
     is_planar: bool = False
     is_narrow: bool = False

@@ -17,6 +17,7 @@ from ortkit.errors import KernelError, MissingDependencyError
 from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.tuning.calibration import Calibration, falling, machine
+from ortkit.measure.rates import LONG, SHORT, Heavy, heavy_operators
 from ortkit.runtime.machine import LoadWatch
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
@@ -33,6 +34,8 @@ _POINTS = 1 << 16
 _REPEATS = 16
 _TINY = 16
 _SECONDS, _TIMEOUT_SECONDS = 0.4, 60.0
+#: Four chains together.
+_HEAVY_SECONDS = 0.6
 #: A part is measured until two of its measurements differ by no more than this part of them.
 _MOST_NOISE = 0.15
 _MOST_REPETITIONS = 4
@@ -71,6 +74,7 @@ class Calibrated:
         """Return the document of `ortkit calibrate --json`; `path` is where it was written."""
         found = asdict(self.calibration)
         rates = [{"bytes": size, "bytes_per_ns": rate} for size, rate in found.pop("bandwidths")]
+        found["kernels"] = dict(self.calibration.kernels)
         return {
             "schema": SCHEMA,
             "file": str(path),
@@ -109,8 +113,53 @@ def calibrate(progress: Callable[[str], None] = _silent) -> Calibrated:
                 continue
             changed: dict[str, Any] = {f"{name}_ns": value}
             found = replace(found, **changed)
+        found = replace(found, kernels=_kernels(folder, progress, noise, notes))
     others = max(others, _others_cpus())
     return Calibrated(found, tuple(notes), noise, time.perf_counter() - started, others)
+
+
+def _kernels(
+    folder: Path, progress: Callable[[str], None], noise: dict[str, float], notes: list[str]
+) -> tuple[tuple[str, float], ...]:
+    """Return `Calibration.kernels`; notes what could not be measured."""
+    progress("kernels")
+    heavy, library = [*heavy_operators(Target())], folder / "heavy.so"
+    try:
+        built = build_library([one.signature for one in heavy], Target(), library)
+    except (KernelError, MissingDependencyError) as error:
+        notes.append(f"kernels: {error}")
+        return ()
+    refused = {signature.name: reason for signature, reason in built.refused}
+    notes += [f"{kind}: no kernel: {reason}" for kind, reason in refused.items()]
+    timed = [one for one in heavy if one.kind not in refused]
+    if not timed:
+        return ()
+    try:
+        factors, noise["kernels"] = _repeated(partial(_factors, timed, library, folder))
+    except _NotMeasuredError as error:
+        notes.append(f"kernels: {error}")
+        return ()
+    return tuple((one.kind, factor) for one, factor in zip(timed, factors, strict=True))
+
+
+def _factors(timed: Sequence[Heavy], library: Path, folder: Path) -> tuple[float, ...]:
+    """Time chains of both kernels side by side; not positive where the short one took longer."""
+    feeds, variants = folder / "heavy.npz", []
+    np.savez(feeds, x0=np.ones(1, np.float32))
+    for heavy in timed:
+        for is_ours in (False, True):
+            for nodes in (SHORT, LONG):
+                model = folder / f"{heavy.kind}-{nodes}-{is_ours}.onnx"
+                onnx.save(heavy.chain(nodes, is_ours=is_ours), model)
+                variants.append(Variant(model, library if is_ours else None))
+    fastest = _fastest(variants, feeds, folder, _HEAVY_SECONDS * len(timed), 1)
+    chains = (fastest[start : start + 4] for start in range(0, len(fastest), 4))
+    return tuple(_factor(heavy, *each) for heavy, each in zip(timed, chains, strict=True))
+
+
+def _factor(heavy: Heavy, short: float, long: float, our_short: float, our_long: float) -> float:
+    runtime, ours = long - short, our_long - our_short
+    return heavy.factor(runtime, ours) if min(runtime, ours) > 0 else -1.0
 
 
 def _others_cpus() -> float:
@@ -193,17 +242,25 @@ class _Bench:
         model, feeds = self.folder / "chain.onnx", self.folder / "chain.npz"
         onnx.save(onnx.parser.parse_model(text), model)
         np.savez(feeds, x0=np.full(points, 0.5, np.float32))
-        timed = time_variants(
-            [Variant(model, self.library() if kernels else None)],
-            [feeds],
-            self.folder,
-            seconds=_SECONDS,
-            timeout_seconds=_TIMEOUT_SECONDS,
-            threads=threads,
-        )
-        if isinstance(timed, NotTimed):
-            raise _NotMeasuredError(timed.reason)
-        return 1e9 * timed.fastest[0]
+        variant = Variant(model, self.library() if kernels else None)
+        return 1e9 * _fastest([variant], feeds, self.folder, _SECONDS, threads)[0]
+
+
+def _fastest(
+    variants: Sequence[Variant], feeds: Path, folder: Path, seconds: float, threads: int
+) -> tuple[float, ...]:
+    """Return the seconds of each variant's fastest run, all of them timed side by side.
+
+    Raises:
+        _NotMeasuredError: One does not run.
+    """
+    timed = time_variants(
+        variants, [feeds], folder, seconds=seconds, timeout_seconds=_TIMEOUT_SECONDS,
+        threads=threads,
+    )  # fmt: skip
+    if isinstance(timed, NotTimed):
+        raise _NotMeasuredError(timed.reason)
+    return timed.fastest
 
 
 def _alone(stage: Callable[[_Bench], float], bench: _Bench) -> tuple[float]:

@@ -186,14 +186,14 @@ def _new_names(caches: Sequence[Cache]) -> frozenset[str]:
 
 
 def _shared(model: ir.Model) -> dict[str, str]:
-    """Return the caches that GroupQueryAttention writes in place if both are one memory."""
+    """Return the caches that GroupQueryAttention writes in place, by the name of the past."""
     found: dict[str, str] = {}
     for node in model.graph:
         if (node.domain, node.op_type) != _GROUPED:
             continue
-        for index, place in _PRESENT.items():
+        for index, number in _PRESENT.items():
             past = node.inputs[index] if index < len(node.inputs) else None
-            present = node.outputs[place] if place < len(node.outputs) else None
+            present = node.outputs[number] if number < len(node.outputs) else None
             if past is not None and present is not None and present.is_graph_output():
                 found[past.name or ""] = present.name or ""
     try:

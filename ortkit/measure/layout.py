@@ -120,13 +120,13 @@ def _measured(
     feeds = folder / "feeds"
     feeds.mkdir()
     arrays = enumerate(feeds_of(case).items())
-    write_manifest(feeds, [of_plain(name, place, one, feeds) for place, (name, one) in arrays])
+    write_manifest(feeds, [of_plain(name, index, one, feeds) for index, (name, one) in arrays])
     traced = []
-    for place, variant in enumerate(variants):
-        path = folder / f"variant{place}.onnx"
+    for index, variant in enumerate(variants):
+        path = folder / f"variant{index}.onnx"
         onnx.save(variant.model, path)
-        given = {**settings, **variant.settings, **extra.get(place, {})}
-        traced.append(TracedVariant(path, given, folder / f"trace{place}"))
+        given = {**settings, **variant.settings, **extra.get(index, {})}
+        traced.append(TracedVariant(path, given, folder / f"trace{index}"))
     ran = _run(traced, feeds)
     times = [_time(variant, one, on_cuda) for variant, one in zip(variants, ran, strict=True)]
     return (*times, *missing)
@@ -165,10 +165,10 @@ def _time(variant: LayoutVariant, ran: Ran, on_cuda: bool) -> LayoutTime:
     if on_cuda and not ran.device:
         reason = ran.no_device or "no kernel of the device was seen"
         return LayoutTime(*head, None, None, 0.0, f"times of the device: {reason}")
-    for run, op, taken in parts:
+    for run, op, elapsed in parts:
         if run >= WARM_UP:
             part = work if op in variant.ops else rest
-            part[run] = part.get(run, 0.0) + taken
+            part[run] = part.get(run, 0.0) + elapsed
     runs = range(WARM_UP, len(trace.runs))
     kernel = [work.get(run, 0.0) for run in runs]
     first, second = _typical(kernel[::2]), _typical(kernel[1::2])

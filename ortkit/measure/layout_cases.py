@@ -61,7 +61,7 @@ def layout_cases(ran: Sequence[tuple[NodeEvent, ir.Node | None]]) -> tuple[Layou
     """
     total = sum(event.duration_us for event, _ in ran) or 1
     names: dict[tuple[object, ...], dict[str, None]] = {}
-    taken: dict[tuple[object, ...], int] = {}
+    elapsed: dict[tuple[object, ...], int] = {}
     for event, node in ran:
         if node is None or node.op_type not in OPS or node.domain not in _STANDARD:
             continue
@@ -78,9 +78,9 @@ def layout_cases(ran: Sequence[tuple[NodeEvent, ir.Node | None]]) -> tuple[Layou
             attributes = written_padding(attributes, event.inputs)
         key = (node.op_type, event.inputs, constant, tuple(sorted(attributes.items())))
         names.setdefault(key, {})[event.name] = None
-        taken[key] = taken.get(key, 0) + event.duration_us
+        elapsed[key] = elapsed.get(key, 0) + event.duration_us
     cases = [
-        LayoutCase(key[0], tuple(found), key[1], key[2], key[3], taken[key] / total)  # type: ignore[arg-type]
+        LayoutCase(key[0], tuple(found), key[1], key[2], key[3], elapsed[key] / total)  # type: ignore[arg-type]
         for key, found in names.items()
     ]
     return tuple(sorted(cases, key=lambda one: -one.share))
@@ -124,7 +124,7 @@ def _is_weight(value: ir.Value, depth: int = _DEPTH) -> bool:
         return True
     if node.op_type not in _TRANSPARENT:
         return False
-    return all(_is_weight(one, depth - 1) for one in node.inputs if one is not None)
+    return all(_is_weight(value, depth - 1) for value in node.inputs if value is not None)
 
 
 def _attributes(node: ir.Node) -> Iterator[tuple[str, Attribute]]:

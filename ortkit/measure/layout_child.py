@@ -71,7 +71,7 @@ def run_variants(job: LayoutsJob) -> list[Ran]:
     ran = [Ran() for _ in job.variants]
     with ExitStack() as opened:
         sessions: dict[int, Session] = {}
-        for place, variant in enumerate(job.variants):
+        for index, variant in enumerate(job.variants):
             try:
                 settings = {**variant.settings, "trace_prefix": str(variant.trace)}
                 session = opened.enter_context(
@@ -79,9 +79,9 @@ def run_variants(job: LayoutsJob) -> list[Ran]:
                 )
                 for _ in range(WARM_UP):
                     session.run(feeds)
-                sessions[place] = session
+                sessions[index] = session
             except OrtkitError as error:
-                ran[place] = Ran(problem=error.problem)
+                ran[index] = Ran(problem=error.problem)
         on_device = any(CUDA in session.providers for session in sessions.values())
         activity, reason = _recording() if on_device else (None, "")
         try:
@@ -91,11 +91,11 @@ def run_variants(job: LayoutsJob) -> list[Ran]:
         finally:
             if activity is not None:
                 activity.__exit__(None, None, None)
-        for place, session in sessions.items():
+        for index, session in sessions.items():
             since = session.onnxruntime.get_profiling_start_time_ns()
             trace = Path(session.onnxruntime.end_profiling())
             device = () if activity is None else tuple(_kernels(trace, activity, since))
-            ran[place] = Ran(trace, device=device, no_device=reason)
+            ran[index] = Ran(trace, device=device, no_device=reason)
     return ran
 
 

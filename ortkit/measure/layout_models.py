@@ -50,8 +50,8 @@ class LayoutVariant:
 def feeds_of(case: LayoutCase) -> dict[str, np.ndarray]:
     """Return what is no weight, made up: `x`, and what else the node reads."""
     return {
-        _name(place): _random(case.inputs[place], place)
-        for place, constant in enumerate(case.constant)
+        _name(index): _random(case.inputs[index], index)
+        for index, constant in enumerate(case.constant)
         if not constant
     }
 
@@ -199,8 +199,8 @@ def _written(case: LayoutCase, dtype: str) -> onnx.ModelProto:
 
 def _model(case: LayoutCase, nodes: Sequence[onnx.NodeProto], dtype: str) -> onnx.ModelProto:
     weights = [
-        _tensor(_name(place), _random(case.inputs[place], place), dtype)
-        for place, constant in enumerate(case.constant)
+        _tensor(_name(index), _random(case.inputs[index], index), dtype)
+        for index, constant in enumerate(case.constant)
         if constant
     ]
     return _wrapped(nodes, _inputs(case), weights)
@@ -230,19 +230,19 @@ def _wrapped(
 def _inputs(case: LayoutCase) -> list[onnx.ValueInfoProto]:
     return [
         helper.make_tensor_value_info(
-            _name(place), _CODES[case.inputs[place][0]], case.inputs[place][1]
+            _name(index), _CODES[case.inputs[index][0]], case.inputs[index][1]
         )
-        for place, constant in enumerate(case.constant)
+        for index, constant in enumerate(case.constant)
         if not constant
     ]
 
 
 def _names(case: LayoutCase) -> list[str]:
-    return [_name(place) for place in range(len(case.inputs))]
+    return [_name(index) for index in range(len(case.inputs))]
 
 
-def _name(place: int) -> str:
-    return "x" if place == 0 else f"x{place}"
+def _name(index: int) -> str:
+    return "x" if index == 0 else f"x{index}"
 
 
 def _node(

@@ -94,7 +94,7 @@ class NodeLayouts:
 def _fastest(
     times: Sequence[LayoutTime], key: Callable[[LayoutTime], float | None]
 ) -> LayoutTime | None:
-    known = [(value, place) for place, one in enumerate(times) if (value := key(one)) is not None]
+    known = [(value, index) for index, one in enumerate(times) if (value := key(one)) is not None]
     return times[min(known)[1]] if known else None
 
 
@@ -120,11 +120,11 @@ class Layouts:
         """Return the fields as JSON types."""
         nodes = [
             {
-                **asdict(one),
-                "wanted": None if one.wanted is None else one.wanted.name,
-                "best": None if one.best is None else one.best.name,
-                "advice": one.advice,
+                **asdict(node),
+                "wanted": None if node.wanted is None else node.wanted.name,
+                "best": None if node.best is None else node.best.name,
+                "advice": node.advice,
             }
-            for one in self.nodes
+            for node in self.nodes
         ]
         return {"nodes": nodes, "left_out": self.left_out, "threads": self.threads}

@@ -136,12 +136,12 @@ class Measurer:
         variants = {"before": Variant(self.source), "after": result}
         if plain is not None:
             variants["plain"] = Variant(plain())
-        taken = time_whole(variants, self._feeds, self.folder, threads=self.threads)
-        if isinstance(taken, NotTimed):
-            self.notes.append(f"the model is not timed: {taken.reason}")
+        elapsed = time_whole(variants, self._feeds, self.folder, threads=self.threads)
+        if isinstance(elapsed, NotTimed):
+            self.notes.append(f"the model is not timed: {elapsed.reason}")
             return True
-        whole = compare(taken["before"], taken["after"])
-        kernels = compare(taken["plain"], taken["after"]) if "plain" in taken else None
+        whole = compare(elapsed["before"], elapsed["after"])
+        kernels = compare(elapsed["plain"], elapsed["after"]) if "plain" in elapsed else None
         keeps = kernels is None or not (kernels.verdict == "slower" or whole.verdict == "slower")
         if not keeps and kernels is not None:
             what = "kernels that go only together" if together else "kernels"
@@ -150,12 +150,12 @@ class Measurer:
                 f"it came, and {kernels.ratio:.3f} times as fast as without kernels"
             )
             self.regions = tuple(
-                replace(one, kept=one.kept and bool(together) and one.op not in together)
-                for one in self.regions
+                replace(region, kept=region.kept and bool(together) and region.op not in together)
+                for region in self.regions
             )
             if together:
                 return False
-            whole, kernels = compare(taken["before"], taken["plain"]), None
+            whole, kernels = compare(elapsed["before"], elapsed["plain"]), None
         self.model = ModelTiming(
             before_ms=whole.before,
             after_ms=whole.after,

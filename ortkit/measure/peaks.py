@@ -99,8 +99,8 @@ def _product_rate(provider: str, threads: int, dtype: str, side: int) -> float:
     )
     weights = np.full((side, side), 1 / side, dtype)
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
-    taken = _fastest(model, np.ones((side, side), dtype), provider, threads)
-    return 2.0 * side**3 * count / taken / 1e9
+    elapsed = _fastest(model, np.ones((side, side), dtype), provider, threads)
+    return 2.0 * side**3 * count / elapsed / 1e9
 
 
 def _device_rate(provider: str, in_use: int) -> float:
@@ -111,8 +111,8 @@ def _device_rate(provider: str, in_use: int) -> float:
         f'<ir_version: 10, opset_import: ["" : 20]> g (float[{count}] x0) '
         f"=> (float[{count}] x{_CHAIN}) {{ {body} }}"
     )
-    taken = _fastest(model, np.ones(count, np.float32), provider, 0)
-    return in_use * _CHAIN / taken / 1e9
+    elapsed = _fastest(model, np.ones(count, np.float32), provider, 0)
+    return in_use * _CHAIN / elapsed / 1e9
 
 
 def _fastest(model: onnx.ModelProto, feed: np.ndarray, provider: str, threads: int) -> float:
@@ -141,13 +141,13 @@ def _tracing_us(provider: str, threads: int) -> float:
 
 def _rounds(call: Callable[[], Any]) -> list[float]:
     call()
-    taken: list[float] = []
+    elapsed: list[float] = []
     until = time.perf_counter() + _SECONDS
-    while len(taken) < _LEAST_ROUNDS or time.perf_counter() < until:
+    while len(elapsed) < _LEAST_ROUNDS or time.perf_counter() < until:
         started = time.perf_counter()
         call()
-        taken.append(time.perf_counter() - started)
-    return taken
+        elapsed.append(time.perf_counter() - started)
+    return elapsed
 
 
 def _copy_rate(in_use: int, threads: int) -> float:
@@ -184,6 +184,6 @@ def _together(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
             worker.start()
         for worker in workers:
             worker.join()
-        taken = max(end for _, end in times) - min(begin for begin, _ in times)
-        best = max(best, size * repeats * len(pairs) / taken / 1e9)
+        elapsed = max(end for _, end in times) - min(begin for begin, _ in times)
+        best = max(best, size * repeats * len(pairs) / elapsed / 1e9)
     return best

@@ -141,11 +141,13 @@ def _timed(job: RegionJob, cases: Sequence[FusedCase]) -> list[Compared | str]:
         left = tuple(models[len(found) :])
         timing = CasesJob(left, job.library, job.threads, ROUNDS, _TURN_SECONDS)
         seconds = _TIMEOUT_SECONDS * len(left)
-        for told in stream_isolated(
+        for event in stream_isolated(
             time_cases, timing, timeout_seconds=seconds, imports="nothing"
         ):
             found.append(
-                _problem(told) if isinstance(told, Ended) else _compared(told, copies[len(found)])
+                _problem(event)
+                if isinstance(event, Ended)
+                else _compared(event, copies[len(found)])
             )
     return found
 
@@ -159,7 +161,7 @@ def _compared(times: CaseTimes, copies: int) -> Compared | str:
     if times.problem:
         return times.problem
     body, kernel = (
-        [1e6 / copies * each for each in taken] for taken in (times.body, times.kernel)
+        [1e6 / copies * each for each in elapsed] for elapsed in (times.body, times.kernel)
     )
     return compare(body, kernel)
 

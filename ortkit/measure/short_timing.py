@@ -131,9 +131,9 @@ def time_shortly(request: ShortRequest, seconds: float = SECONDS) -> ShortTiming
         return ShortTiming(" ".join(str(error).split()))
 
 
-def seconds_after(taken: float) -> float:
-    """Return the time for a short timing after something that took `taken` seconds."""
-    return max(SECONDS, min(_MOST_SECONDS, _PART * taken))
+def seconds_after(elapsed: float) -> float:
+    """Return the time for a short timing after something that took `elapsed` seconds."""
+    return max(SECONDS, min(_MOST_SECONDS, _PART * elapsed))
 
 
 def too_large(weight_bytes: int, seconds: float) -> str:
@@ -183,11 +183,11 @@ def _timed(request: ShortRequest, deadline: _Deadline) -> ShortTiming:
         rounds: list[list[list[float]]] = []
         while len(rounds) < _PAIRS:
             left = _PAIRS - len(rounds)
-            taken, is_last = _rounds_of_a_pair(request, fitting, deadline, watch, left)
-            rounds.append(taken)
+            elapsed, is_last = _rounds_of_a_pair(request, fitting, deadline, watch, left)
+            rounds.append(elapsed)
             if is_last:
                 break
-    before, after = ([taken[place] for taken in rounds] for place in (0, 1))
+    before, after = ([elapsed[index] for elapsed in rounds] for index in (0, 1))
     load = watch.found()
     noise = _noise(load, len(rounds))
     return ShortTiming(
@@ -243,10 +243,10 @@ def _rounds_of_a_pair(
         share = (deadline.at - now - others * setup) / (1 + others)
         turns = [partial(_turn, worker, int(is_short), deadline) for worker in (before, after)]
         until = now + share - a_round
-        taken = interleaved(turns, _MOST_ROUNDS, least=least, until=until)
+        elapsed = interleaved(turns, _MOST_ROUNDS, least=least, until=until)
         for worker in (before, after):
             watch.count(worker.pid)
-        return taken, not others
+        return elapsed, not others
 
 
 def _noise(load: MachineLoad, pairs: int) -> float:

@@ -39,10 +39,10 @@ def time_whole(
     ]
     until = time.perf_counter() + _MOST_SECONDS
     try:
-        taken = interleaved(turns, ROUNDS, order=there_and_back, until=until)
+        elapsed = interleaved(turns, ROUNDS, order=there_and_back, until=until)
     except _NotTimedError as error:
         return NotTimed(str(error))
-    return dict(zip(variants, taken, strict=True))
+    return dict(zip(variants, elapsed, strict=True))
 
 
 class _NotTimedError(Exception):

@@ -146,7 +146,7 @@ def _report(candidates: Candidates, candidate: Candidate, findings: _Findings) -
         precision=None if lowering is None else lowering.report(result.log),
         source_kernels=candidates.fused.note(candidate),
         calibration=str(stored_calibration() or "") if options.has_regions else "",
-        seconds={stage: round(taken, 4) for stage, taken in candidates.work.seconds.items()},
+        seconds={stage: round(elapsed, 4) for stage, elapsed in candidates.work.seconds.items()},
     )
 
 

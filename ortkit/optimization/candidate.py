@@ -45,9 +45,9 @@ class Candidate:
 
         ids = {(hit.rule, hit.id.partition(f":{hit.rule}:")[2]): hit.id for hit in self.log.hits}
         return [
-            Placed(one.emitted_as, f"{one.at}/fused", ids[one.kind, one.at])
-            for one in self.regions
-            if one.emitted_as is not None and (one.kind, one.at) in ids
+            Placed(region.emitted_as, f"{region.at}/fused", ids[region.kind, region.at])
+            for region in self.regions
+            if region.emitted_as is not None and (region.kind, region.at) in ids
         ]
 
     def rewrites_of(self, ops: Collection[str]) -> frozenset[str]:
@@ -83,5 +83,5 @@ class Candidate:
         ids -= {one.id for one in alone}
         if not ids:
             return frozenset(), frozenset()
-        ops = {one.emitted_as for one in self.regions if one.emitted_as is not None}
+        ops = {region.emitted_as for region in self.regions if region.emitted_as is not None}
         return frozenset(ids), frozenset(ops - {one.op for one in alone})

@@ -158,7 +158,9 @@ class Candidates:
                     model.metadata_props[SKIPPED_KEY] = "yes"
         with stage("kernels"):
             regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
-        emitted = frozenset(one.emitted_as for one in regions if one.emitted_as is not None)
+        emitted = frozenset(
+            region.emitted_as for region in regions if region.emitted_as is not None
+        )
         if not emitted:
             library = None
         left = take_marks(model, emitted)

@@ -91,9 +91,9 @@ class FusedSource:
             again, self.kept = bool(self.kept), set()
             return again
         failed = {
-            one.kept_from: one.reason
-            for one in candidate.regions
-            if one.kept_from and one.emitted_as is None
+            region.kept_from: region.reason
+            for region in candidate.regions
+            if region.kept_from and region.emitted_as is None
         }
         rest = set(self.bodies) - self.kept - set(self._refused)
         more = rest & candidate.left
@@ -109,7 +109,11 @@ class FusedSource:
         """Say what became of them, in one line; empty if there were none."""
         if not self.bodies:
             return ""
-        stay = {one.kept_from for one in candidate.regions if one.kept_from and one.emitted_as}
+        stay = {
+            region.kept_from
+            for region in candidate.regions
+            if region.kept_from and region.emitted_as
+        }
         left = candidate.left - stay
         total = sum(self.places.values())
         lines = [f"{total} fused nodes that it had were inlined"]

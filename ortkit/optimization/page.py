@@ -74,7 +74,7 @@ def _cards(report: Report) -> Iterable[Card]:
         weights = bytes_text(before.weight_bytes), bytes_text(after.weight_bytes)
         yield Card("Weights", " → ".join(dict.fromkeys(weights)))
     seconds = ", ".join(
-        f"{stage} {taken:.2f}\N{NO-BREAK SPACE}s" for stage, taken in report.seconds.items()
+        f"{stage} {elapsed:.2f}\N{NO-BREAK SPACE}s" for stage, elapsed in report.seconds.items()
     )
     yield Card("Optimized in", f"{sum(report.seconds.values()):.1f} s", seconds)
 

@@ -113,7 +113,9 @@ class Report:
     def regions_of(self, what: str) -> tuple[RegionReport, ...]:
         """Return the regions of which `what` names the kind, an operator in it or the result."""
         return tuple(
-            one for one in self.regions if what == one.at or _is_in(what, one.kind, *one.ops)
+            region
+            for region in self.regions
+            if what == region.at or _is_in(what, region.kind, *region.ops)
         )
 
     def unknown(self, what: str) -> str | None:
@@ -123,7 +125,7 @@ class Report:
         """
         known = {name for step in self.steps for name in step.passes}
         known |= {op.rpartition("::")[2] for op in (*self.before.ops, *self.after.ops)}
-        known |= {word for one in self.regions for word in (one.kind, *one.ops)}
+        known |= {word for region in self.regions for word in (region.kind, *region.ops)}
         if _is_in(what, *known) or what in self.names or self.missed(what) or self.done(what):
             return None
         by_small = {name.lower(): name for name in (*self.names, *known)}

@@ -129,7 +129,7 @@ class Optimized:
         kept, target = self._sources, _path(folder)
         if kept is None and self.library is not None:
             raise UserError("the kernels' code was not kept", fix="optimize with keep_source=True")
-        names = sorted({name for one in self.report.regions for name in one.sources})
+        names = sorted({name for region in self.report.regions for name in region.sources})
         try:
             target.mkdir(parents=True, exist_ok=True)
             if kept is not None:

@@ -126,7 +126,7 @@ class VerifyStage:
 
         Args:
             verifier: Has run the original.
-            candidate: What is judged.
+            candidate: The model that is judged.
             kernels: What is known of each kernel beside its body.
         """
         library, precision = candidate.library, self._work.options.precision

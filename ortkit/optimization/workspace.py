@@ -88,5 +88,5 @@ class Workspace:
         try:
             yield
         finally:
-            taken = time.perf_counter() - started
-            self.seconds[name] = self.seconds.get(name, 0.0) + taken
+            elapsed = time.perf_counter() - started
+            self.seconds[name] = self.seconds.get(name, 0.0) + elapsed

@@ -126,9 +126,9 @@ class _Drawing:
     def y(self, value: float) -> float:
         return self.bottom - value / self.ticks[-1] * (self.bottom - _HEAD - 12)
 
-    def x(self, place: int) -> float:
-        """Return the middle of a place."""
-        return _LEFT + (place + 0.5) * self.step
+    def x(self, index: int) -> float:
+        """Return the middle of a position on the axis."""
+        return _LEFT + (index + 0.5) * self.step
 
     def parts(self) -> Iterator[str]:
         """Yield all elements, back to front."""
@@ -186,21 +186,21 @@ class _Drawing:
     def _groups(self, bars: Sequence[int]) -> Iterator[str]:
         each = 0.78 * self.step / max(1, len(bars))
         for nth, at in enumerate(bars):
-            for place, value in enumerate(self.chart.series[at].drawn):
+            for index, value in enumerate(self.chart.series[at].drawn):
                 if value is None:
                     continue
-                x = self.x(place) - 0.39 * self.step + nth * each
+                x = self.x(index) - 0.39 * self.step + nth * each
                 yield self._bar(x, each - 1, 0.0, value, at)
                 if self.chart.digits is not None:
                     text = f"{value:.{self.chart.digits}f}"
                     yield _text(x + each / 2 - 0.5, self.y(value) - 4, text, "middle")
 
     def _stacks(self, bars: Sequence[int]) -> Iterator[str]:
-        for place in range(len(self.chart.places)):
+        for index in range(len(self.chart.places)):
             base = 0.0
             for at in bars:
-                value = self.chart.series[at].drawn[place] or 0.0
-                x = self.x(place) - 0.3 * self.step
+                value = self.chart.series[at].drawn[index] or 0.0
+                x = self.x(index) - 0.3 * self.step
                 yield self._bar(x, 0.6 * self.step, base, base + value, at)
                 base += value
 
@@ -230,16 +230,16 @@ class _Drawing:
                 for x, y in points
             )
 
-    def _told(self, place: int) -> str:
-        """Return what a mouse over a place is told."""
+    def _told(self, index: int) -> str:
+        """Return what the tooltip of a position shows."""
         named = {one.name: one.values for one in self.chart.series} | dict(self.chart.told)
         values = [
             f"{name}: {value:,.4g}"
             for name, of in named.items()
-            if (value := of[place]) is not None
+            if (value := of[index]) is not None
         ]
-        told = escape("\n".join([self.chart.places[place], *values]))
-        x, height = _LEFT + place * self.step, self.bottom - _HEAD
+        told = escape("\n".join([self.chart.places[index], *values]))
+        x, height = _LEFT + index * self.step, self.bottom - _HEAD
         return (
             f'<rect class="told" x="{x:.1f}" y="{_HEAD}" width="{self.step:.2f}" '
             f'height="{height:.1f}"><title>{told}</title></rect>'
@@ -260,5 +260,5 @@ def _path(path: str, kind: str) -> str:
 
 
 def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{max(0.5, width):.1f}" height="{height:.1f}"'
-    return f'<rect {place} fill="{colour}"/>'
+    where = f'x="{x:.1f}" y="{y:.1f}" width="{max(0.5, width):.1f}" height="{height:.1f}"'
+    return f'<rect {where} fill="{colour}"/>'

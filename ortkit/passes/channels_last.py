@@ -157,11 +157,13 @@ class _Part:
     def _read_outside(self, node: ir.Node, value: ir.Value, inside: set[ir.Node]) -> None:
         """Let other nodes read a value as it is now."""
         scope, site = self.scope, Site(self.scope, node, ChannelsLast.name)
-        for end in [one for one in value.consumers() if is_inverse(one, _TO_NCHW)]:
+        for end in [consumer for consumer in value.consumers() if is_inverse(consumer, _TO_NCHW)]:
             new = self._read(value, site)
             if scope.can_replace(end.outputs[0], new) is None and end.graph is node.graph:
                 scope.replace(end.outputs[0], new)
-        if value.is_graph_output() or any(one not in inside for one in value.consumers()):
+        if value.is_graph_output() or any(
+            consumer not in inside for consumer in value.consumers()
+        ):
             back = self.nchw.get(value)
             if back is None:
                 new, name = self._read(value, site), f"{value.name}/nchw"

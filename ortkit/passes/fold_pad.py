@@ -81,8 +81,8 @@ def _amounts(pad: Site, rank: int | None) -> tuple[int, ...] | None:
             return None
         axes, half = [int(axis) % rank for axis in array.reshape(-1)], rank
     begins, ends = [0] * half, [0] * half
-    for place, axis in enumerate(axes):
-        begins[axis], ends[axis] = flat[place], flat[place + len(flat) // 2]
+    for index, axis in enumerate(axes):
+        begins[axis], ends[axis] = flat[index], flat[index + len(flat) // 2]
     if any((*begins[:2], *ends[:2])) or min((*begins, *ends), default=0) < 0:
         return None
     return (*begins[2:], *ends[2:])

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.ops.rotary.channels import CHANNEL_LIMIT, Channels, Place
+from ortkit.ops.rotary.channels import CHANNEL_LIMIT, Channels, LabeledValue
 from ortkit.ops.rotary.emit import Angles, angles_for, emit
 from ortkit.ops.rotary.layout import Layout
 from ortkit.ops.rotary.match import Rotation, Sum, as_sums, is_product, match_rotation
@@ -144,12 +144,12 @@ def _rewritten(site: Site) -> bool:
     terms = channels.sums(site.output, (*range(outer), CHANNEL))
     if terms is None:
         return False
-    sums, places = as_sums(terms), channels.nearest
+    sums, candidates = as_sums(terms), channels.nearest
     for first, last, operands in _ranges(site, sums):
-        found = match_rotation(sums[first:last], places, outer)
+        found = match_rotation(sums[first:last], candidates, outer)
         if found is None:
             continue
-        plan = found if isinstance(found, str) else _plan(site, places, found)
+        plan = found if isinstance(found, str) else _plan(site, candidates, found)
         if isinstance(plan, str) or isinstance(found, str):
             site.miss(str(plan))
             continue
@@ -186,7 +186,9 @@ def _ranges(site: Site, sums: Sequence[Sum]) -> Iterator[tuple[int, int, slice |
         yield bounds[operands.start], bounds[operands.stop], operands
 
 
-def _plan(site: Site, places: Sequence[Place], found: Rotation) -> tuple[Layout, Angles] | str:
+def _plan(
+    site: Site, candidates: Sequence[LabeledValue], found: Rotation
+) -> tuple[Layout, Angles] | str:
     """Return how the rotation is written as one node, or why it cannot be."""
     dtype = site.dtype(site.output)
     if not site.has_kernel("RotaryEmbedding", dtype):
@@ -195,4 +197,4 @@ def _plan(site: Site, places: Sequence[Place], found: Rotation) -> tuple[Layout,
         return "the rotated value is of another element type"
     shape = site.shape(site.output)
     assert shape is not None
-    return angles_for(site, places, found, shape)
+    return angles_for(site, candidates, found, shape)

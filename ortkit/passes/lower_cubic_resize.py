@@ -35,7 +35,8 @@ class LowerCubicResize(NodePass):
 
     U and V are what the Resize makes of identity matrices. An axis whose size stays has none. The
     axis first that makes fewer multiply-adds. An infinity or NaN reaches its whole row and column
-    then, not only the pixels near it.
+    then, not only the pixels near it. An empty batch no longer runs: ONNX Runtime 1.31.1 refuses
+    a MatMul of constant rows with it.
 
     Skips:
         * CUDA, where nothing was measured with it.
@@ -162,7 +163,8 @@ def _products(
     assert value is not None, "a Resize has an image"
     for is_row in (False, True) if by_columns <= by_rows else (True, False):
         matrix, name = (weights[0], "rows") if is_row else (weights[1], "columns")
-        if np.array_equal(matrix, np.eye(*matrix.shape, dtype=np.float32)):
+        # Weights that take one row of many are an identity matrix of which rows are left out.
+        if np.array_equal(matrix, np.eye(len(matrix), dtype=np.float32)):
             continue
         constant = site.constant(np.ascontiguousarray(matrix), f"{site.output.name}/{name}")
         value = site.op("MatMul", [constant, value] if is_row else [value, constant])

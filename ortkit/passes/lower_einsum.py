@@ -135,7 +135,7 @@ class _Plan:
 
     def cost(self, site: Site) -> tuple[int, int]:
         """How many nodes stay once constants are folded, and how many of them move data."""
-        used = [one for one in self.operands if not site.scope.is_constant(one.value)]
+        used = [operand for operand in self.operands if not site.scope.is_constant(operand.value)]
         costs = [self.layout.cost, *(one.layout.cost for one in used)]
         return sum(nodes for nodes, _ in costs), sum(moved for _, moved in costs)
 
@@ -240,7 +240,7 @@ def _product(
         part = Roles(part.batch, part.rows, part.columns, summed)
     batch = [(label,) for label in part.batch]
     # Without a batch the rows may stay apart, since MatMul takes them as one, or be missing.
-    rows = [part.rows] if part.batch else [(one,) for one in part.rows]
+    rows = [part.rows] if part.batch else [(row,) for row in part.rows]
     columns = [part.columns] if part.batch or part.columns else []
     # Of many vectors at once; of two it is a MatMul, as it is.
     is_dot = bool(part.batch) and not part.rows and not part.columns

@@ -67,7 +67,7 @@ class SimplifyGather(NodePass):
 
 
 def _gather(site: Site) -> None:
-    """Take consecutive places by a Slice, and the only place of an axis by a Reshape."""
+    """Take consecutive places by a Slice, and the only element of an axis by a Reshape."""
     shape, places = site.shape(site.input(0)), site.array(site.input(1), LONGEST)
     if places is None:
         _everything(site)
@@ -83,7 +83,7 @@ def _gather(site: Site) -> None:
         return
     if not isinstance(size, int) or size == 0 or places.size == 0 or site.opset < INPUTS_SINCE:
         return
-    flat = [int(place) % size for place in places]
+    flat = [int(index) % size for index in places]
     step = 1 if len(flat) == 1 else flat[1] - flat[0]
     if step == 0 or flat != list(range(flat[0], flat[0] + step * len(flat), step)):
         return
@@ -189,7 +189,7 @@ def _concat(site: Site) -> None:
     first, axis = known[0], site.int("axis", 0) % len(shape)
     if any(cut.source is not first.source or cut.axis != axis for cut in known):
         return
-    places = [place for cut in known for place in cut.places]
+    places = [index for cut in known for index in cut.places]
     if places == list(range(first.size)):
         if site.can_replace(first.source) and site.claim("all-parts"):
             site.replace(first.source)

@@ -49,7 +49,7 @@ class SimplifyGatherNd(NodePass):
             counted_axis(site, value, size, rank)
             for value, size in zip(grid.inputs, shape, strict=True)
         ]
-        counted = [place for place in places if place is not None and place >= 0]
+        counted = [index for index in places if index is not None and index >= 0]
         if None in places or counted != sorted(set(counted)):
             site.miss("its indices do not count along the axes in their order")
             return

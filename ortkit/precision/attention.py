@@ -89,11 +89,11 @@ def _signature(node: ir.Node, shapes: Shapes) -> RegionSignature | str:
     function.opset_import.add(domain="", version=_OPSET)
     given = iter(names)
     read = [next(given) if value is not None else "" for value in node.inputs]
-    for place in range(_OPERANDS):
-        narrow, wide = f"n{place}", f"w{place}"
-        for source, made, dtype in ((read[place], narrow, _BF16), (narrow, wide, _FLOAT)):
+    for index in range(_OPERANDS):
+        narrow, wide = f"n{index}", f"w{index}"
+        for source, made, dtype in ((read[index], narrow, _BF16), (narrow, wide, _FLOAT)):
             function.node.append(helper.make_node("Cast", [source], [made], to=int(dtype)))
-        read[place] = wide
+        read[index] = wide
     attributes = [ir.to_proto(one) for one in node.attributes.values()]
     function.node.append(helper.make_node("Attention", read, [result]))
     function.node[-1].attribute.extend(attributes)
@@ -112,10 +112,10 @@ class RoundedAttention:
         node, key = self.product.node, self.product.key
         operands = list(node.inputs)
         wide: dict[ir.Value, ir.Value] = {}
-        for place in range(_OPERANDS):
-            source = operands[place]
+        for index in range(_OPERANDS):
+            source = operands[index]
             assert source is not None
             if source not in wide:
                 wide[source] = widened(build, rounded_once(build, source), f"{key}/operand")
-            operands[place] = wide[source]
+            operands[index] = wide[source]
         return build.again(node, operands, f"{key}/bf16")

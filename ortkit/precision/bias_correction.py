@@ -37,7 +37,7 @@ def find_means(
     Args:
         runner: Has the input sets; each counts as much as the others.
         model: In float32; not changed.
-        products: Of the model.
+        products: The model's products.
 
     Raises:
         CheckError: The model does not run on the data.

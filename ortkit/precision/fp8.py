@@ -129,7 +129,7 @@ class Fp8Lowering(CpuLowering):
         self._notes.append("times are predicted, from products that were measured on an H100")
         measured = self._worth(model)
         order = order_of([Trial(one.harm, one.saved_us) for one in measured])
-        flags = tuple(place in order for place in range(len(measured)))
+        flags = tuple(index in order for index in range(len(measured)))
         # The harm of one alone is not measured: all round alike, and what saves least goes first.
         kept = [Measured(one.form, one.own_error, math.nan, one.gain) for one in measured]
         return Chosen(tuple(kept), Choice(flags, order, ()))
@@ -240,7 +240,7 @@ def _gain(shapes: Shapes, product: Product, readers: int) -> Gain | str:
     """Return what a product takes before and after, or why it does not gain.
 
     Args:
-        shapes: Of the model.
+        shapes: Shapes of the model's values.
         product: It.
         readers: Products that multiply the same rows, which are rounded once.
     """

@@ -73,16 +73,16 @@ def _times(events: list[dict[str, Any]], job: GainsJob) -> NodeTimes:
     )
     own, end = "", 0
     for start, minus, event_name, arguments in nodes:
-        name, taken = event_name.removesuffix(_SUFFIX), -minus
+        name, elapsed = event_name.removesuffix(_SUFFIX), -minus
         if name.startswith(job.prefix) and arguments.get("op_name") == "If":
-            found.setdefault(name, []).append((start, taken))
-            own, end = name, start + taken
+            found.setdefault(name, []).append((start, elapsed))
+            own, end = name, start + elapsed
         elif own in job.chained and start < end and arguments.get("op_name") in _CONVERSIONS:
             begun, so_far = found[own][-1]
-            found[own][-1] = (begun, max(0, so_far - taken))
+            found[own][-1] = (begun, max(0, so_far - elapsed))
     times: NodeTimes = {}
     count = len(job.feeds)
     for name, runs in found.items():
-        taken_us = [taken for _, taken in sorted(runs)]
+        taken_us = [elapsed for _, elapsed in sorted(runs)]
         times[name] = [taken_us[index + count :: count] for index in range(count)]
     return times

@@ -35,9 +35,9 @@ class Runner:
 
     def save(self, model: ir.Model, name: str) -> Path:
         """Write a model for several runs."""
-        place = self._fresh(name)
-        place.mkdir()
-        return save_model(model, place / "model.onnx", is_temporary=True).model
+        folder = self._fresh(name)
+        folder.mkdir()
+        return save_model(model, folder / "model.onnx", is_temporary=True).model
 
     def run(
         self,
@@ -52,12 +52,12 @@ class Runner:
         Raises:
             CheckError: It cannot be loaded, or fails on one of them.
         """
-        place = self._fresh("run")
-        setting = Setting(model, place / "results", optimize, libraries)
+        folder = self._fresh("run")
+        setting = Setting(model, folder / "results", optimize, libraries)
         (result,) = run_sessions([setting], sets, len(sets), _SECONDS)
         if not result.is_loaded or len(result.done) < len(sets):
             raise CheckError(f"a trial in a lower precision does not run: {result.problem}")
-        return place / "results"
+        return folder / "results"
 
     def ranges(self, model: ir.Model, products: Sequence[Product]) -> dict[str, np.ndarray]:
         """Return the largest magnitude of each column of what products multiply, by key."""
@@ -91,11 +91,11 @@ class Runner:
         self, switched: Path, choices: Sequence[Sequence[bool]], sets: Sequence[Path]
     ) -> list[list[dict[str, Value]]]:
         """Run a switched model with flags; the results by choice, then by input set."""
-        place = self._fresh("flags")
+        run_folder = self._fresh("flags")
         folders = []
         for number, choice in enumerate(choices):
             for index, feeds in enumerate(sets):
-                folder = place / f"{number}-{index}"
+                folder = run_folder / f"{number}-{index}"
                 write_flags(folder, feeds, choice)
                 folders.append(folder)
         results = self.run(switched, folders)

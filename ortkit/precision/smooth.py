@@ -99,8 +99,8 @@ def smooth(
     """Divide norms by factors and multiply the weights behind them.
 
     Args:
-        model: Changed.
-        products: Of the model.
+        model: The model, changed in place.
+        products: The model's products.
         by_key: Factors by `Group.key`.
         log: Where each norm is claimed, if it is to be. What it gives has another name then.
 

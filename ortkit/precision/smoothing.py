@@ -23,7 +23,7 @@ def find_smoothing(
     Args:
         runner: Has the input sets.
         model: In float32; not changed.
-        products: Of the model.
+        products: The model's products.
     """
     groups = find_groups(model, products)
     if not groups:

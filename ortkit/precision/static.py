@@ -144,8 +144,8 @@ def lower_convolutions(
     """Let convolutions, and what lies between them, be computed on 8-bit integers.
 
     Args:
-        model: Changed.
-        build: Of the model.
+        model: The model, changed in place.
+        build: Builds the model.
         forms: Of products of the model, which have ranges.
         ranges: By the names of values.
     """

@@ -33,7 +33,7 @@ def _is_ours(error: OrtkitError) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost place outside this package and, where that differs, outside others."""
+    """Return the innermost frame outside this package and, where that differs, outside others."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -42,7 +42,7 @@ def _place(error: BaseException) -> str:
     if not frames:
         return ""
     first, last = frames[0], frames[-1]
-    place = f"{first.filename}:{first.lineno} in {first.name}"
+    where = f"{first.filename}:{first.lineno} in {first.name}"
     if (last.filename, last.lineno) == (first.filename, first.lineno):
-        return f" ({place})"
-    return f" ({place}, raised at {last.filename}:{last.lineno} in {last.name})"
+        return f" ({where})"
+    return f" ({where}, raised at {last.filename}:{last.lineno} in {last.name})"

@@ -61,9 +61,9 @@ class KernelTable:
             label: What the trace calls it.
             kernels, index, error: What the callback was handed, and which group it is.
         """
-        told = bridge.Kernel(kind=bridge.KERNEL_PYTHON, label=label.encode("utf-8", "replace"))
-        told.function = _address(self._call)
-        self._give(kernel, told, kernels, index, error)
+        entry = bridge.Kernel(kind=bridge.KERNEL_PYTHON, label=label.encode("utf-8", "replace"))
+        entry.function = _address(self._call)
+        self._give(kernel, entry, kernels, index, error)
 
     def give_native(self, kernel: Kernel, kernels: int, index: int, error: int) -> None:
         """Let a group run something native.
@@ -72,37 +72,37 @@ class KernelTable:
             UserError: It is not complete, or does not load.
         """
         label = kernel.label.encode("utf-8", "replace") or None
-        told = bridge.Kernel(kind=kernel.kind(), label=label)
-        told.arguments = native.entries(_texts(kernel.arguments))
-        told.input_count, told.inputs = _numbers(kernel.inputs)
-        told.output_count, told.outputs = _numbers(kernel.outputs)
+        entry = bridge.Kernel(kind=kernel.kind(), label=label)
+        entry.arguments = native.entries(_texts(kernel.arguments))
+        entry.input_count, entry.inputs = _numbers(kernel.inputs)
+        entry.output_count, entry.outputs = _numbers(kernel.outputs)
         opened = kernel.open_library()
         try:
             if opened is None:
-                told.function = kernel.address()
-                self._give_own(kernel, told, kernels, index, error)
+                entry.function = kernel.address()
+                self._give_own(kernel, entry, kernels, index, error)
             else:
-                told.library, told.op_type = opened.handle, kernel.op.encode()
-                self._give_own(kernel, told, kernels, index, error)
+                entry.library, entry.op_type = opened.handle, kernel.op.encode()
+                self._give_own(kernel, entry, kernels, index, error)
         finally:
             if opened is not None and opened is not kernel.library:
                 opened.close()
 
     def _give_own(
-        self, kernel: Kernel, told: bridge.Kernel, kernels: int, index: int, error: int
+        self, kernel: Kernel, entry: bridge.Kernel, kernels: int, index: int, error: int
     ) -> None:
         """The kernel's own `user` stays as it is, so the table cannot go by it."""
-        told.user = kernel.user
+        entry.user = kernel.user
         is_address = kernel.function is None or isinstance(kernel.function, int)
         if kernel.keep is None and is_address:
-            native.set_kernel(kernels, index, told, error)
+            native.set_kernel(kernels, index, entry, error)
             return
-        told.release = _address(self._release_native)
+        entry.release = _address(self._release_native)
         with self._lock:
             self._native.setdefault(kernel.user, []).append(kernel)
             self._living[kernel.user] = self._living.get(kernel.user, 0) + 1
         try:
-            native.set_kernel(kernels, index, told, error)
+            native.set_kernel(kernels, index, entry, error)
         except BaseException:
             self._forget_native(kernel.user)
             raise
@@ -115,13 +115,13 @@ class KernelTable:
                 del self._living[user], self._native[user]
 
     def _give(
-        self, kernel: object, told: bridge.Kernel, kernels: int, index: int, error: int
+        self, kernel: object, entry: bridge.Kernel, kernels: int, index: int, error: int
     ) -> None:
         number = next(self._numbers)
-        told.user, told.release = number, _address(self._release)
+        entry.user, entry.release = number, _address(self._release)
         self._kept[number] = kernel
         try:
-            native.set_kernel(kernels, index, told, error)
+            native.set_kernel(kernels, index, entry, error)
         except BaseException:
             self._kept.pop(number, None)
             raise

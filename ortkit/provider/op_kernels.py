@@ -159,5 +159,9 @@ def _keywords(function: Callable[..., object]) -> tuple[set[str], bool]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of C functions that do not say
         return set(), False
-    names = {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
-    return names, any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    names = {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    return names, any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)

@@ -45,7 +45,7 @@ def partition(nodes: Sequence[ir.Node], takes: Callable[[ir.Node], bool]) -> lis
         return node
 
     for node in nodes:
-        before = [one for one in producers(node) if one in phase]
+        before = [producer for producer in producers(node) if producer in phase]
         own = is_taken[node]
         phase[node] = max((phase[one] + (is_taken[one] != own) for one in before), default=0)
         if not own:

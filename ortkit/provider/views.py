@@ -92,7 +92,7 @@ def as_arrays(results: object) -> tuple[Array, ...]:
         return (results,)
     if not isinstance(results, (tuple, list)):
         results = (results,)
-    return tuple(_as_array(one) for one in results)
+    return tuple(_as_array(result) for result in results)
 
 
 def _as_array(result: object) -> Array:

@@ -141,7 +141,7 @@ class InputsSet(Edit):
     def undo(self, transaction: Journal) -> None:
         changed, now = self.changed, self.node.inputs
         values = (
-            value if place in changed else now[place] for place, value in enumerate(self.before)
+            value if index in changed else now[index] for index, value in enumerate(self.before)
         )
         transaction.lend(self.node, tuple(values))
 

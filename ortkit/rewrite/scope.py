@@ -202,7 +202,9 @@ class Scope:
     def forget(self, node: ir.Node) -> None:
         """Free the names of a node that was removed, and forget what is known of its outputs."""
         self._unnamed.difference_update(node.outputs)
-        self._names.difference_update((node.name or "", *(one.name or "" for one in node.outputs)))
+        self._names.difference_update(
+            (node.name or "", *(value.name or "" for value in node.outputs))
+        )
         for value in node.outputs:
             self.shapes.learn(value, None)
 
@@ -386,15 +388,15 @@ class Scope:
         others = () if self._open is None else new.uses()
         graphs = [old.graph] if old.graph is not None and old.is_graph_output() else []
         outputs = tuple(
-            (graph, place)
+            (graph, position)
             for graph in graphs
-            for place, value in enumerate(graph.outputs)
+            for position, value in enumerate(graph.outputs)
             if value is old
         )
         for node, index in uses:
             node.replace_input_with(index, new)
-        for graph, place in outputs:
-            graph.outputs[place] = new
+        for graph, position in outputs:
+            graph.outputs[position] = new
         self.replacements += 1
         old.meta[REPLACED_BY] = new, self.replacements
         self._note(Replaced(old, new, uses, frozenset(others), outputs))
@@ -452,7 +454,7 @@ class Scope:
 
     def forget_misses(self, node: str) -> None:
         """Drop the reasons of a node, described so, that is now rewritten."""
-        misses = tuple(one for one in self.log.misses if one.node == node)
+        misses = tuple(miss for miss in self.log.misses if miss.node == node)
         for miss in misses:
             del self.log.misses[miss]
         self._on_undo(lambda: self.log.misses.update(dict.fromkeys(misses)))

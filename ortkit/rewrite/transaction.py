@@ -73,7 +73,7 @@ class Transaction:
         assert graph is not None
         if graph not in self._orders:
             nodes = list(graph)
-            self._orders[graph] = nodes, {each: place for place, each in enumerate(nodes)}
+            self._orders[graph] = nodes, {each: index for index, each in enumerate(nodes)}
         order, places = self._orders[graph]
         return Removed(node, graph, order, places.get(node, len(order)), inputs)
 

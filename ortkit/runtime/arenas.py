@@ -102,7 +102,10 @@ def arenas_of(
 
 def _wanted(providers: Sequence[str]) -> list[tuple[str, int]]:
     """Return the memories of these providers; the CPU's is always there."""
-    names = [*(one for one in providers if one != "CPUExecutionProvider"), "CPUExecutionProvider"]
+    names = [
+        *(provider for provider in providers if provider != "CPUExecutionProvider"),
+        "CPUExecutionProvider",
+    ]
     return [memory for name in names for memory in _MEMORIES.get(name, ())]
 
 

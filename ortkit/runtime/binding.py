@@ -23,7 +23,7 @@ from ortkit.runtime.bound_memory import (
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.cuda_graphs import BoundGraph, CapturedRuns
 from ortkit.runtime.feeds import FeedReader, Given, shape_of
-from ortkit.runtime.memory_devices import GPU, HOST, Places
+from ortkit.runtime.memory_devices import GPU, HOST, SessionDevices
 from ortkit.runtime.options import explained
 from ortkit.runtime.sharing import as_array, device_of, is_on_host, wait_for_writers
 from ortkit.runtime.specs import ONNX_CODES, TensorSpec
@@ -46,7 +46,7 @@ class Binding:
         inputs: Mapping[str, Value],
         outputs: Mapping[str, Value],
         names: Sequence[str],
-        places: Places,
+        devices: SessionDevices,
         graph: BoundGraph | None,
     ) -> None:
         """Take what `Session.bind` has made; outputs that are missing change with each run."""
@@ -55,9 +55,9 @@ class Binding:
         self._io = io
         self._outputs = {name: outputs.get(name) for name in names}
         self._open = [name for name in names if name not in outputs]
-        self._places = places
+        self._devices = devices
         self._graph = graph
-        self._is_on_device = places.computes != HOST
+        self._is_on_device = devices.computes != HOST
         self._is_closed = False
 
     def run(self, options: Any = None) -> Mapping[str, Value]:
@@ -77,13 +77,13 @@ class Binding:
         if not self._is_on_device:
             return self._run(options)
         with GATE:
-            wait_for_writers(self._places.number)
+            wait_for_writers(self._devices.number)
             return self._run(options)
 
     def _run(self, options: Any) -> Mapping[str, Value]:
         # What ONNX Runtime reserved in the last run would be taken for the caller's memory.
         for name in self._open:
-            self._io.bind_output(name, self._places.device, self._places.number)
+            self._io.bind_output(name, self._devices.device, self._devices.number)
         try:
             self._session.run_with_iobinding(self._io, options)
         except Exception as error:
@@ -98,9 +98,9 @@ class Binding:
         if graph.is_stale:
             graph.release()
             for name in self._open:
-                self._io.bind_output(name, self._places.device, self._places.number)
+                self._io.bind_output(name, self._devices.device, self._devices.number)
         with GATE:
-            wait_for_writers(self._places.number)
+            wait_for_writers(self._devices.number)
         graph.run(self._io, options)
         return self.outputs
 
@@ -125,8 +125,8 @@ class Binding:
         """Return numpy's view of an OrtValue on the CPU, lists for sequences, others as such."""
         value = values[name]
         if not value.is_tensor():
-            place = list(values).index(name)
-            return self._io.copy_outputs_to_cpu()[place]
+            index = list(values).index(name)
+            return self._io.copy_outputs_to_cpu()[index]
         if not is_on_host(value) or value.data_type() in _NO_ARRAYS:
             return value
         return value.numpy()
@@ -168,7 +168,7 @@ def bind(
     specs: Sequence[TensorSpec],
     given_inputs: Given,
     outputs: Mapping[str, object] | Sequence[str] | None,
-    places: Places,
+    devices: SessionDevices,
     graphs: CapturedRuns | None = None,
     share: Mapping[str, str] | None = None,
 ) -> Binding:
@@ -176,7 +176,7 @@ def bind(
     inputs = reader.named(given_inputs)
     by_name = {spec.name: spec for spec in (*reader.inputs, *reader.optional)}
     reserved = {
-        name: reserved_memory(ort, by_name[name], shape, places, name)
+        name: reserved_memory(ort, by_name[name], shape, devices, name)
         for name, value in inputs.items()
         if name in by_name and (shape := as_shape(value)) is not None
     }
@@ -187,7 +187,7 @@ def bind(
             raise UserError(
                 f"there is no output {name!r}", fix=f"the outputs are {', '.join(known)}"
             )
-    held = {name: input_memory(ort, name, value, places) for name, value in given.items()}
+    held = {name: input_memory(ort, name, value, devices) for name, value in given.items()}
     sizes = named_sizes(by_name, given)
     given_places = dict(outputs) if isinstance(outputs, Mapping) else {}
     for name, result in (share or {}).items():
@@ -200,14 +200,14 @@ def bind(
     fixed: dict[str, Value] = {}
     for name in names:
         if name in given_places:
-            fixed[name] = given_output(ort, known[name], given_places[name], places)
+            fixed[name] = given_output(ort, known[name], given_places[name], devices)
             check_output(known[name], fixed[name], sizes)
-        elif (value := output_memory(ort, known[name], sizes, places)) is not None:
+        elif (value := output_memory(ort, known[name], sizes, devices)) is not None:
             fixed[name] = value
     graph = None
     if graphs is not None:
-        _check_graph(held, fixed, places)
-        graph = graphs.bound({name: held[name] for name in held if name in places.on_host})
+        _check_graph(held, fixed, devices)
+        graph = graphs.bound({name: held[name] for name in held if name in devices.on_host})
     io = session.io_binding()
     for name, value in held.items():
         io.bind_ortvalue_input(name, as_ortvalue(ort, value))
@@ -215,16 +215,16 @@ def bind(
         if name in fixed:
             io.bind_ortvalue_output(name, as_ortvalue(ort, fixed[name]))
         else:
-            io.bind_output(name, places.device, places.number)
-    return Binding(session, io, held, fixed, names, places, graph)
+            io.bind_output(name, devices.device, devices.number)
+    return Binding(session, io, held, fixed, names, devices, graph)
 
 
 def _check_graph(
-    inputs: Mapping[str, Value], outputs: Mapping[str, Value], places: Places
+    inputs: Mapping[str, Value], outputs: Mapping[str, Value], devices: SessionDevices
 ) -> None:
     """Refuse memory that a graph could not read or write: it would use that of its capture."""
     for name, value in inputs.items():
-        is_host = name in places.on_host
+        is_host = name in devices.on_host
         wanted = HOST if is_host else GPU
         if device_of(value) != wanted or (is_host and not isinstance(value, np.ndarray)):
             raise UserError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortkit.errors import UserError
 from ortkit.runtime.feeds import shape_of
-from ortkit.runtime.memory_devices import HOST, Places
+from ortkit.runtime.memory_devices import HOST, SessionDevices
 from ortkit.runtime.options import explained
 from ortkit.runtime.sharing import device_of, shared
 from ortkit.runtime.specs import TensorSpec
@@ -19,7 +19,7 @@ Value: TypeAlias = Any
 """A numpy array for memory on the CPU, else an `OrtValue`, which torch takes by DLPack."""
 
 
-def input_memory(ort: ModuleType, name: str, value: Any, places: Places) -> Value:
+def input_memory(ort: ModuleType, name: str, value: Any, devices: SessionDevices) -> Value:
     """Return an input's memory: as it is given, or a copy where it is read on another device.
 
     Raises:
@@ -27,10 +27,10 @@ def input_memory(ort: ModuleType, name: str, value: Any, places: Places) -> Valu
     """
     if not isinstance(value, np.ndarray):
         return value
-    if places.wants(name) != HOST and value.dtype.kind not in "OUST":
+    if devices.wants(name) != HOST and value.dtype.kind not in "OUST":
         try:
             return ort.OrtValue.ortvalue_from_numpy(
-                np.ascontiguousarray(value), places.device, places.number
+                np.ascontiguousarray(value), devices.device, devices.number
             )
         except RuntimeError as error:
             raise explained(error, f"input {name!r}") from error
@@ -68,7 +68,11 @@ def as_shape(value: object) -> tuple[int, ...] | None:
 
 
 def reserved_memory(
-    ort: ModuleType, spec: TensorSpec, shape: tuple[int, ...], places: Places, name: str = ""
+    ort: ModuleType,
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    devices: SessionDevices,
+    name: str = "",
 ) -> Value:
     """Reserve memory where the session wants it.
 
@@ -79,7 +83,7 @@ def reserved_memory(
         raise UserError(f"no memory can be reserved for {spec}", fix="give an array")
     if any(size < 0 for size in shape):
         raise UserError(f"{list(shape)} is no shape", fix=f"the model has {spec}")
-    is_host = places.wants(name) == HOST
+    is_host = devices.wants(name) == HOST
     if is_host and spec.onnx_code is None:
         try:
             return np.zeros(shape, spec.dtype)
@@ -88,7 +92,7 @@ def reserved_memory(
                 f"no room for {list(shape)}: {error}", where=str(spec), fix="use smaller shapes"
             ) from error
     element = spec.dtype if spec.onnx_code is None else spec.onnx_code
-    device, number = (HOST, 0) if is_host else (places.device, places.number)
+    device, number = (HOST, 0) if is_host else (devices.device, devices.number)
     try:
         return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, number)
     except RuntimeError as error:
@@ -106,13 +110,13 @@ def named_sizes(specs: Mapping[str, TensorSpec], given: Mapping[str, object]) ->
 
 
 def output_memory(
-    ort: ModuleType, spec: TensorSpec, sizes: Mapping[str, int], places: Places
+    ort: ModuleType, spec: TensorSpec, sizes: Mapping[str, int], devices: SessionDevices
 ) -> Value | None:
     """Reserve memory for an output, None where its shape or type is left to ONNX Runtime."""
     if spec.dtype is None or spec.dtype.kind == "O":
         return None
     shape = _known_shape(spec, sizes)
-    return None if shape is None else reserved_memory(ort, spec, shape, places)
+    return None if shape is None else reserved_memory(ort, spec, shape, devices)
 
 
 def _known_shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
@@ -136,33 +140,35 @@ def check_output(spec: TensorSpec, value: Value, sizes: Mapping[str, int]) -> No
         )
 
 
-def given_output(ort: ModuleType, spec: TensorSpec, place: object, places: Places) -> Value:
+def given_output(
+    ort: ModuleType, spec: TensorSpec, target: object, devices: SessionDevices
+) -> Value:
     """Return the caller's memory for an output.
 
     Raises:
         UserError: The session cannot write into it.
     """
     where = f"output {spec.name!r}"
-    if not isinstance(place, np.ndarray):
-        value = _taken_over(ort, place, where)
-        if device_of(value) not in (HOST, places.computes):
+    if not isinstance(target, np.ndarray):
+        value = _taken_over(ort, target, where)
+        if device_of(value) not in (HOST, devices.computes):
             raise UserError(f"is on {device_of(value)}, the session is not", where=where)
         if value.data_type() != spec.type:
             raise UserError(f"is {value.data_type()}, the model writes {spec}", where=where)
         return value
-    if place.dtype != spec.dtype:
-        raise UserError(f"is {place.dtype.name}, the model writes {spec}", where=where)
-    if not (place.flags.c_contiguous and place.flags.writeable):
+    if target.dtype != spec.dtype:
+        raise UserError(f"is {target.dtype.name}, the model writes {spec}", where=where)
+    if not (target.flags.c_contiguous and target.flags.writeable):
         raise UserError("must be contiguous and writeable", where=where)
-    return place
+    return target
 
 
-def _taken_over(ort: ModuleType, place: object, where: str) -> Any:
-    if isinstance(place, ort.OrtValue):
-        return place
-    if not hasattr(place, "__dlpack__"):
-        raise UserError(f"{type(place).__name__} is no memory", where=where)
+def _taken_over(ort: ModuleType, target: object, where: str) -> Any:
+    if isinstance(target, ort.OrtValue):
+        return target
+    if not hasattr(target, "__dlpack__"):
+        raise UserError(f"{type(target).__name__} is no memory", where=where)
     try:
-        return shared(ort, place)
+        return shared(ort, target)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"cannot be taken over: {error}", where=where) from error

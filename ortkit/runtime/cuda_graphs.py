@@ -16,7 +16,7 @@ from ortkit.errors import RunError, UserError
 from ortkit.operators import where
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.feeds import Array, shape_of
-from ortkit.runtime.memory_devices import GPU, Places
+from ortkit.runtime.memory_devices import GPU, SessionDevices
 from ortkit.runtime.options import explained
 from ortkit.runtime.sharing import as_array, copy_into, wait_for_default_stream
 from ortkit.runtime.specs import TensorSpec
@@ -59,7 +59,7 @@ class CapturedRuns:
         session: Any,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
-        places: Places,
+        devices: SessionDevices,
     ) -> None:
         """Take over a session whose CUDA provider has `enable_cuda_graph`.
 
@@ -70,7 +70,7 @@ class CapturedRuns:
         self._session = session
         self._specs = {spec.name: spec for spec in (*inputs, *outputs)}
         self._names = [spec.name for spec in outputs]
-        self._places = places
+        self._devices = devices
         self._captured: OrderedDict[object, _Captured] = OrderedDict()
         #: Graphs of bindings that are gone: released before the next capture.
         self.dropped: deque[Slot] = deque()
@@ -162,7 +162,7 @@ class CapturedRuns:
 
     def _host_values(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
         values = []
-        for name in sorted(self._places.on_host & set(feeds)):
+        for name in sorted(self._devices.on_host & set(feeds)):
             array = _on_host(feeds[name])
             if array.dtype.kind in "OUST" or array.nbytes > _MOST_HOST_BYTES:
                 raise UserError(
@@ -177,7 +177,7 @@ class CapturedRuns:
         io = self._session.io_binding()
         inputs = {
             name: _host_copy(self._ort, value)
-            if name in self._places.on_host
+            if name in self._devices.on_host
             else self._buffer(name, shape_of(value))
             for name, value in feeds.items()
         }
@@ -187,7 +187,7 @@ class CapturedRuns:
         for name in self._names:
             if self._specs[name].dtype is None or not self._specs[name].is_tensor:
                 raise UserError(f"{self._specs[name]} cannot be captured", where="cuda_graph")
-            io.bind_output(name, GPU, self._places.number)
+            io.bind_output(name, GPU, self._devices.number)
         slot = self._slot()
         try:
             # Uncaptured: lets kernels choose and reserve, and gives the outputs their memory.
@@ -203,7 +203,7 @@ class CapturedRuns:
     def _fill(self, inputs: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
         is_on_device = False
         for name, value in feeds.items():
-            if name in self._places.on_host:
+            if name in self._devices.on_host:
                 continue
             if isinstance(value, np.ndarray):
                 inputs[name].update_inplace(np.ascontiguousarray(value))
@@ -211,7 +211,7 @@ class CapturedRuns:
                 copy_into(inputs[name], value)
                 is_on_device = True
         if is_on_device:  # copies within a device go on while the host does something else
-            wait_for_default_stream(self._places.number)
+            wait_for_default_stream(self._devices.number)
 
     def _buffer(self, name: str, shape: tuple[int, ...] | None) -> Any:
         spec = self._specs[name]
@@ -219,7 +219,7 @@ class CapturedRuns:
             raise UserError(f"{spec} cannot be captured", where="cuda_graph")
         element = spec.dtype if spec.onnx_code is None else spec.onnx_code
         return self._ort.OrtValue.ortvalue_from_shape_and_type(
-            list(shape), element, GPU, self._places.number
+            list(shape), element, GPU, self._devices.number
         )
 
     def _slot(self) -> Slot:

@@ -141,8 +141,8 @@ class FeedReader:
         if not isinstance(value, list | tuple):
             raise self._error(f"input {spec.name!r} is {type(value).__name__}, no list")
         return [
-            self._value(dataclasses.replace(held, name=f"{spec.name}[{place}]"), one, cast)
-            for place, one in enumerate(value)
+            self._value(dataclasses.replace(held, name=f"{spec.name}[{index}]"), one, cast)
+            for index, one in enumerate(value)
         ]
 
     def _converted(self, spec: TensorSpec, value: object) -> object:

@@ -129,7 +129,7 @@ def _beside(name: str, wanted: str, model: Path | None, *, trusted: bool) -> Ker
         )
     # The name in the metadata decides nothing: a model file must not choose what is loaded.
     places = dict.fromkeys(library_path(each) for each in (model.absolute(), model.resolve()))
-    path = next((place for place in places if place.exists()), None)
+    path = next((index for index in places if index.exists()), None)
     if path is None:
         expected = next(iter(places)).name
         renamed = "" if name == expected else f", which was saved with {_short(name)}"
@@ -137,7 +137,7 @@ def _beside(name: str, wanted: str, model: Path | None, *, trusted: bool) -> Ker
             f"the kernel library {expected} is not beside the model{renamed}"
         )
     what = f"the kernel library {path.name}"
-    if path.resolve().parent not in (place.parent.resolve() for place in places):
+    if path.resolve().parent not in (index.parent.resolve() for index in places):
         return KernelLibrary.none(f"{what} is a link out of the model's folder")
     try:
         data = read_regular(path)

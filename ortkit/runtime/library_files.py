@@ -52,7 +52,7 @@ def _of_contexts(path: Path) -> list[str]:
     for node in model.graph.node:
         if (node.domain, node.op_type) != _CONTEXT:
             continue
-        attributes = {one.name: one for one in node.attribute}
+        attributes = {attribute.name: attribute for attribute in node.attribute}
         if "ep_cache_context" not in attributes:
             continue
         content: bytes = attributes["ep_cache_context"].s

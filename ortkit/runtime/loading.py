@@ -63,7 +63,7 @@ def load(
 
     Args:
         model: As `Session` takes it.
-        settings: All of them.
+        settings: All settings of the session.
         scratch: Gives a folder that lives as long as the session.
         ort: The onnxruntime module.
     """

@@ -13,7 +13,7 @@ HOST, GPU = "cpu", "cuda"
 
 
 @dataclass(frozen=True)
-class Places:
+class SessionDevices:
     """The device that a session computes on, and what the host reads instead."""
 
     computes: str
@@ -30,14 +30,14 @@ class Places:
         return HOST if name in self.on_host else self.device
 
 
-def places_of(session: Any) -> Places:
+def devices_of(session: Any) -> SessionDevices:
     """Ask an `InferenceSession` where its inputs are wanted."""
     if session.get_providers()[0] != CUDA:
-        return Places(HOST, HOST, 0, frozenset())
+        return SessionDevices(HOST, HOST, 0, frozenset())
     names = [argument.name for argument in session.get_inputs()]
     infos = session.get_input_memory_infos()
     on_host = {name for name, info in zip(names, infos, strict=True) if info.name != "Cuda"}
-    return Places(GPU, GPU, _number(session.get_provider_options()), frozenset(on_host))
+    return SessionDevices(GPU, GPU, _number(session.get_provider_options()), frozenset(on_host))
 
 
 def _number(options: Mapping[str, Mapping[str, str]]) -> int:

@@ -46,11 +46,11 @@ def copy_others(source: Path, target: Path, left_out: frozenset[Path], anchor: P
     try:
         target.mkdir()
         for path in _entries(source):
-            place = target / path.relative_to(source)
+            folder = target / path.relative_to(source)
             if path.is_dir():
-                place.mkdir()
+                folder.mkdir()
             elif os.path.abspath(path) not in skipped:  # noqa: PTH100
-                shutil.copyfile(_file(path, roots), place)
+                shutil.copyfile(_file(path, roots), folder)
     except OSError as error:
         where = str(error.filename or source)
         raise UserError(f"cannot be copied: {error.strerror or error}", where=where) from error

@@ -72,7 +72,7 @@ class RuntimeLibrary:
         Args:
             session: Address of an OrtSession.
             memory: As ONNX Runtime calls it: "Cpu", "Cuda", "CudaPinned".
-            device: Its number.
+            device: Number of the device.
             use: 0 what kernels compute in, -1 what the host reads.
 
         Raises:

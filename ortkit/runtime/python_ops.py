@@ -148,7 +148,7 @@ def with_python_ops(
             functions[(node.domain, node.op_type)] = body
             _tell_types(shapes, node, op)
             continue
-        dtypes = [None if one is None else _dtype(shapes, one, node) for one in node.inputs]
+        dtypes = [None if value is None else _dtype(shapes, value, node) for value in node.inputs]
         changed.change(node, op, dtypes)
         shapes.infer_node(node)
     if not changed.slots and not functions:
@@ -215,7 +215,7 @@ class _Nodes:
 
 def _tell_types(shapes: Shapes, node: ir.Node, op: PythonOp) -> None:
     """Say what a node gives that its function computes, for Python ops that read it."""
-    known = [None if one is None else shapes.dtype(one) for one in node.inputs]
+    known = [None if value is None else shapes.dtype(value) for value in node.inputs]
     if None in known:
         return
     attributes = {name: _value(one) for name, one in node.attributes.items()}

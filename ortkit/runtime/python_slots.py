@@ -57,7 +57,7 @@ class Slots:
             op = self._ops[number]
             op.body = code
             op._nativedef.input_types = [getattr(kinds, _TYPES[one]) for one in inputs]
-            op._nativedef.output_types = [getattr(kinds, _TYPES[one]) for one in outputs]
+            op._nativedef.output_types = [getattr(kinds, _TYPES[output]) for output in outputs]
             return number
 
     def release(self, numbers: Sequence[int]) -> None:
@@ -87,7 +87,7 @@ def op_type(number: int) -> str:
 
 def passes(dtypes: Sequence[str]) -> bool:
     """Say whether tensors of these element types get to Python and back."""
-    return all(one in _TYPES for one in dtypes)
+    return all(dtype in _TYPES for dtype in dtypes)
 
 
 def python_library() -> Path:

@@ -28,7 +28,7 @@ def rotated(items: Sequence[Item], number: int) -> list[Item]:
         items: What has turns.
         number: Of the round, from 0.
     """
-    order = [items[(place + number // 2) % len(items)] for place in range(len(items))]
+    order = [items[(index + number // 2) % len(items)] for index in range(len(items))]
     return order if number % 2 == 0 else order[::-1]
 
 
@@ -61,13 +61,13 @@ def interleaved(
     Returns:
         What came of the turns of each.
     """
-    taken: list[list[Taken]] = [[] for _ in turns]
+    elapsed: list[list[Taken]] = [[] for _ in turns]
     for number in range(rounds):
         if number >= least and time.perf_counter() > until:
             break
         for place in order(range(len(turns)), number):
-            taken[place].append(turns[place]())
-    return taken
+            elapsed[place].append(turns[place]())
+    return elapsed
 
 
 def fastest_run(run: Callable[[], object], seconds: float) -> float:

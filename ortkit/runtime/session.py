@@ -19,7 +19,7 @@ from ortkit.runtime.capture_gate import GATE, gated
 from ortkit.runtime.cuda_graphs import CapturedRuns
 from ortkit.runtime.feeds import Array, FeedReader, Given
 from ortkit.runtime.loading import load
-from ortkit.runtime.memory_devices import HOST, places_of
+from ortkit.runtime.memory_devices import HOST, devices_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.placement import Placed, read_placement
@@ -151,17 +151,17 @@ class Session:
         self.runs_bodies = loaded.runs_bodies
         self.notes = loaded.notes
         self.inputs, self.outputs = loaded.inputs, loaded.outputs
-        self._places = places_of(loaded.session)
+        self._devices = devices_of(loaded.session)
         self._reader = FeedReader(
             self.inputs,
             specs_of(loaded.session.get_overridable_initializers()),
             self._ort,
             self.settings.check_finite,
-            self._places.computes,
-            self._places.number,
+            self._devices.computes,
+            self._devices.number,
         )
         self._names = [spec.name for spec in self.outputs]
-        is_on_device = self._places.computes != HOST
+        is_on_device = self._devices.computes != HOST
         self._run = gated(loaded.session.run) if is_on_device else loaded.session.run
         if loaded.failures is not None:
             self._run = loaded.failures.watched(self._run)
@@ -169,7 +169,7 @@ class Session:
         self._is_plain = not any(spec.onnx_code for spec in (*self.inputs, *self.outputs))
         if self.settings.cuda_graph:
             self._graphs = CapturedRuns(
-                self._ort, loaded.session, self.inputs, self.outputs, self._places
+                self._ort, loaded.session, self.inputs, self.outputs, self._devices
             )
 
     # ---- running -----------------------------------------------------------------------
@@ -259,17 +259,17 @@ class Session:
             if isinstance(model, Saveable):
                 model = self._scratch_folder() / "model.onnx"
             check_shared(open_model(model), share)
-        places = self._places
+        devices = self._devices
         if device is not None:
-            if device not in (HOST, places.computes):
+            if device not in (HOST, devices.computes):
                 raise UserError(
                     f"{device!r} is not where the session computes", where="device",
-                    fix=" or ".join(dict.fromkeys((places.computes, HOST))),
+                    fix=" or ".join(dict.fromkeys((devices.computes, HOST))),
                 )  # fmt: skip
-            places = dataclasses.replace(places, device=device)
+            devices = dataclasses.replace(devices, device=device)
         with GATE:
             return bind(
-                self._ort, self.onnxruntime, self._reader, self.outputs, inputs, outputs, places,
+                self._ort, self.onnxruntime, self._reader, self.outputs, inputs, outputs, devices,
                 self._graphs, share or {},
             )  # fmt: skip
 

@@ -70,6 +70,8 @@ CUDA = Traits(
         "ortkit.custom_ops.triton.gemm.split_k:ANCHOR",
         "ortkit.custom_ops.triton.gemm.gemv:ANCHOR",
         "ortkit.custom_ops.triton.gemm.gemv:BATCHED",
+        "ortkit.custom_ops.triton.gemm.nbits:ANCHOR",
+        "ortkit.custom_ops.triton.gemm.nbits:BFLOAT",
     ),
     templates=(
         "attention.attention_packed",
@@ -82,6 +84,7 @@ CUDA = Traits(
         "gemm.fp8_quantize_rows",
         "gemm.fp8",
         "gemm.gemv",
+        "gemm.nbits",
     ),
     decompositions=(
         "ortkit.fusion.decompose.conv_bias:DecomposeConvBias",

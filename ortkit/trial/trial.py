@@ -136,7 +136,9 @@ class _Trial:
             nodes_before=sum(1 for _ in ir.traversal.RecursiveGraphIterator(model.graph)),
             nodes_after=report.after.nodes if report is not None else 0,
             rewrites=len(report.hits) if report is not None else 0,
-            kernels=sum(one.emitted_as is not None for one in report.regions) if report else 0,
+            kernels=sum(region.emitted_as is not None for region in report.regions)
+            if report
+            else 0,
             before=before,
             after=after,
             speedup=speedup(*timing.seconds) if timing and len(timing.seconds) == 2 else None,

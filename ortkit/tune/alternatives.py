@@ -86,7 +86,7 @@ def ways_of(
             f"convolutions by ONNX Runtime, in its own layout (--deny of {finder.PASS})",
             dataclasses.replace(options, denied=options.denied | layout),
         )
-    if any(one.emitted_as for one in report.regions):
+    if any(region.emitted_as for region in report.regions):
         yield Way(
             "--kernels off: no generated kernels", dataclasses.replace(options, kernels="off")
         )
@@ -106,10 +106,10 @@ def ways_of(
 def _cuts(base: Optimized, options: OptimizeOptions, shares: Mapping[str, float]) -> Iterator[Way]:
     """Yield the model without the regions of one kernel, for those that take most of the time."""
     by_op: dict[str, list[str]] = {}
-    for one in base.report.regions:
-        if one.emitted_as is not None and one.emitted_as in shares:
-            rewrite = f"{REGIONS}:{one.kind}:{one.at}"
-            by_op.setdefault(one.emitted_as, []).append(rewrite)
+    for region in base.report.regions:
+        if region.emitted_as is not None and region.emitted_as in shares:
+            rewrite = f"{REGIONS}:{region.kind}:{region.at}"
+            by_op.setdefault(region.emitted_as, []).append(rewrite)
     for op in sorted(by_op, key=lambda each: -shares[each])[:_MOST_CUTS] if len(by_op) > 1 else ():
         denied = options.denied | frozenset(by_op[op])
         yield Way(

@@ -39,8 +39,8 @@ class TuneCase:
         In it times hold: that a kernel for any size is fastest may depend on its size.
         """
         return ",".join(
-            f"s{place}={1 << max(0, size - 1).bit_length()}"
-            for place, size in enumerate(self.sizes)
+            f"s{index}={1 << max(0, size - 1).bit_length()}"
+            for index, size in enumerate(self.sizes)
         )
 
     @cached_property
@@ -66,13 +66,15 @@ def tensors_of(case: TuneCase) -> tuple[tuple[TimedTensor, ...], tuple[TimedTens
     """Return a region's inputs and outputs as processes that time its kernels get them."""
     signature = case.signature
     rounded = _rounds_to(signature)
-    inputs = tuple(TimedTensor(one.dtype, case.shape(one)) for one in signature.inputs)
+    inputs = tuple(TimedTensor(spec.dtype, case.shape(spec)) for spec in signature.inputs)
     # A user's kernel may add up along any axis, in the order of its loops.
     lengths = [size for one in inputs for size in one.shape]
     terms = 0 if signature.body else max(lengths, default=0)
     outputs = tuple(
-        TimedTensor(one.dtype, case.shape(one), rounded if one.dtype == "float32" else "", terms)
-        for one in signature.outputs
+        TimedTensor(
+            spec.dtype, case.shape(spec), rounded if spec.dtype == "float32" else "", terms
+        )
+        for spec in signature.outputs
     )
     return inputs, outputs
 

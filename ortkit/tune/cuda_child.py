@@ -181,7 +181,7 @@ def _timed_alone(cuda: _Cuda, job: CudaTimingJob) -> KernelTimes:
     for number, (steps, sizes) in enumerate(zip(job.kernels, job.scratch, strict=True)):
         try:
             scratch = [cuda.memory(size) for size in sizes]
-            kernels.append([_Step(cuda, one, tensors, scratch) for one in steps])
+            kernels.append([_Step(cuda, step, tensors, scratch) for step in steps])
             found = _computed(cuda, kernels[-1], outputs, tensors[len(inputs) :])
         except RuntimeError as error:
             if not number or "ILLEGAL" in str(error) or "LAUNCH_FAILED" in str(error):
@@ -197,11 +197,11 @@ def _timed_alone(cuda: _Cuda, job: CudaTimingJob) -> KernelTimes:
     turns = [partial(cold.nanoseconds, kernels[number]) for number in alive]
     for turn in turns * _WARM_UPS:
         turn()
-    taken = interleaved(
+    elapsed = interleaved(
         turns, job.rounds, order=lambda places, _: random.permutation(places),
         until=time.perf_counter() + job.seconds,
     )  # fmt: skip
-    return times_of(count, alive, taken, problems)
+    return times_of(count, alive, elapsed, problems)
 
 
 class _Cold:
@@ -223,9 +223,9 @@ class _Cold:
             step.launch()
         cuda.call("cuEventRecord", self.end, None)
         cuda.call("cuEventSynchronize", self.end)
-        taken = ctypes.c_float()
-        cuda.call("cuEventElapsedTime", ctypes.byref(taken), self.begin, self.end)
-        return max(1.0, 1e6 * taken.value)
+        elapsed = ctypes.c_float()
+        cuda.call("cuEventElapsedTime", ctypes.byref(elapsed), self.begin, self.end)
+        return max(1.0, 1e6 * elapsed.value)
 
 
 def _computed(

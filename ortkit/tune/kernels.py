@@ -16,7 +16,7 @@ from ortkit.kernels.build.compiler import cores
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuning.calibration import processor
-from ortkit.kernels.tuning.database import Place, cache_file
+from ortkit.kernels.tuning.database import RecordKey, cache_file
 from ortkit.refusal import Refused
 from ortkit.targets.catalog import traits_of
 from ortkit.targets.target import Target
@@ -115,7 +115,7 @@ def tune_kernels(
             "kernels of ops are tuned for this machine's processor",
             where="--runner" if is_host else "--target", fix="leave it out",
         )  # fmt: skip
-    _check_names(options.shapes, [one for kernels in searches for one in kernels])
+    _check_names(options.shapes, [kernel for kernels in searches for kernel in kernels])
     target, store = (
         Target(options.target, options.cpu).resolved(),
         TuneStore(options.db, options.merge),
@@ -123,24 +123,26 @@ def tune_kernels(
     began, said = time.monotonic(), [*notes]
     regions: list[TuningRegion] = []
     shapes: dict[str, tuple[int, ...]] = {}
-    for place, kernels in enumerate(searches):
-        is_last = place == len(searches) - 1
-        tried = sum(one.new_trials for one in regions)
+    for index, kernels in enumerate(searches):
+        is_last = index == len(searches) - 1
+        tried = sum(region.new_trials for region in regions)
         trials = None if options.trials is None else options.trials - tried
         loop = Loop(store, target, trials, options.seconds, options.progress, notes=said,
                     began=began, in_turns=True)  # fmt: skip
-        for one in kernels:
+        for kernel in kernels:
             try:
-                case = _case(one, options.shapes, 1 / len(kernels))
+                case = _case(kernel, options.shapes, 1 / len(kernels))
             except UserError as error:
                 said.append(str(error))
                 continue
-            loop.regions.append(_region(one, case, store, target))
+            loop.regions.append(_region(kernel, case, store, target))
             if is_last:
-                shapes |= {f"{one.name}: {x.name}": case.shape(x) for x in one.signature.inputs}
+                shapes |= {
+                    f"{kernel.name}: {x.name}": case.shape(x) for x in kernel.signature.inputs
+                }
         until = float("inf") if options.seconds is None else options.seconds
         if not is_last:
-            loop.regions = [one for one in loop.regions if not one.record.confirmed]
+            loop.regions = [region for region in loop.regions if not region.record.confirmed]
             batches = BATCH * len(loop.regions)
             loop.trials = batches if trials is None else min(batches, trials // 2)
             until *= _EARLIER
@@ -148,15 +150,15 @@ def tune_kernels(
         loop.confirm()
         regions += loop.regions
     said += (
-        f"{one.name}: of {len(one.record.trials)} kernels none is faster than the default"
-        for one in loop.regions
-        if one.record.confirmed == len(one.record.trials) > 0 and not one.record.best
+        f"{region.name}: of {len(region.record.trials)} kernels none is faster than the default"
+        for region in loop.regions
+        if region.record.confirmed == len(region.record.trials) > 0 and not region.record.best
     )
     files = [cache_file(), *([options.db] if options.db is not None else [])]
     return TuneResult(
         source=source, machine=processor(), level=target.level, inputs=shapes,
-        regions=tuple(one.result() for one in regions), alternatives=(),
-        trials=sum(one.new_trials for one in regions), predicted_gain=_gain(regions),
+        regions=tuple(region.result() for region in regions), alternatives=(),
+        trials=sum(region.new_trials for region in regions), predicted_gain=_gain(regions),
         files=tuple(str(path) for path in files if path.exists()), notes=tuple(said),
         seconds=round(loop.spent, 2),
     )  # fmt: skip
@@ -165,8 +167,8 @@ def tune_kernels(
 def _check_names(given: Mapping[str, int], kernels: Sequence[WrittenKernel]) -> None:
     known = dict.fromkeys(
         name
-        for one in kernels
-        for name in symbols_of((*one.signature.inputs, *one.signature.outputs))
+        for kernel in kernels
+        for name in symbols_of((*kernel.signature.inputs, *kernel.signature.outputs))
     )
     for name in given:
         if name not in known:
@@ -180,7 +182,7 @@ def _gain(regions: Sequence[TuningRegion]) -> float:
     """Return how many times as fast all kernels are together, each after its best search."""
     gains: dict[str, float] = {}
     for one in regions:
-        gains[one.place.key] = max(one.record.gain, gains.get(one.place.key, 1.0))
+        gains[one.record_key.key] = max(one.record.gain, gains.get(one.record_key.key, 1.0))
     return len(gains) / sum(1 / gain for gain in gains.values()) if gains else 1.0
 
 
@@ -188,10 +190,10 @@ def _region(
     kernel: WrittenKernel, case: TuneCase, store: TuneStore, target: Target
 ) -> TuningRegion:
     bucket = kernel.bucket or case.bucket
-    place = Place(processor(), target.level, kernel.backend, kernel.signature.key, bucket)
-    record = store.record(place, kernel.name, kernel.generator)
+    record_key = RecordKey(processor(), target.level, kernel.backend, kernel.signature.key, bucket)
+    record = store.record(record_key, kernel.name, kernel.generator)
     return TuningRegion(
-        case, kernel.backend, target, place, record, _timer(kernel), shipped=kernel.first,
+        case, kernel.backend, target, record_key, record, _timer(kernel), shipped=kernel.first,
         parameters=dict(kernel.parameters), name=kernel.name, propose=kernel.propose,
     )  # fmt: skip
 

@@ -61,11 +61,11 @@ class Loop:
     @property
     def new_trials(self) -> int:
         """How many kernels were tried."""
-        return sum(one.new_trials for one in self.regions)
+        return sum(region.new_trials for region in self.regions)
 
     def predicted_gain(self) -> float:
         """Return how many times as fast everything should be, from what is known."""
-        saved = sum(one.case.share * (1 - 1 / one.record.gain) for one in self.regions)
+        saved = sum(region.case.share * (1 - 1 / region.record.gain) for region in self.regions)
         return 1 / (1 - saved)
 
     def search(self, until: float) -> None:
@@ -117,13 +117,13 @@ class Loop:
 
     def _reserved(self) -> float:
         """Return the seconds that confirming takes; the budget is not to end in trials alone."""
-        return _CONFIRM_SECONDS * sum(one.is_pending for one in self.regions)
+        return _CONFIRM_SECONDS * sum(region.is_pending for region in self.regions)
 
     def confirm(self) -> None:
         """Time the best of each region again, and keep what is faster for sure."""
         for region in self.regions:
             region.conclude(self.store)
-        pending = [one for one in self.regions if one.is_pending]
+        pending = [region for region in self.regions if region.is_pending]
         for region in sorted(pending, key=lambda one: -one.case.share):
             if self.left <= 0:
                 self.notes.append(f"{region.name}: no time was left to confirm its best kernel")

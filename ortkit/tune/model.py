@@ -64,7 +64,7 @@ def uses_in(profile: Path, ops: Collection[str]) -> tuple[Use, ...]:
             total += int(event["dur"])
             if (op := args.get("op_name")) not in ops:
                 continue
-            given = [shape for one in args["input_type_shape"] for shape in one.values()]
+            given = [shape for arg in args["input_type_shape"] for shape in arg.values()]
             key = op, tuple(tuple(map(int, shape)) for shape in given)
             durations[key] += int(event["dur"])
             nodes[key].add(name)

@@ -11,7 +11,7 @@ import numpy as np
 from ortkit.errors import KernelError
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.tunable import Tunable
-from ortkit.kernels.tuning.database import Place, Record, TrialRecord
+from ortkit.kernels.tuning.database import Record, RecordKey, TrialRecord
 from ortkit.runtime.intervals import speedup_of
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
@@ -43,8 +43,8 @@ class TuningRegion:
     Args:
         case: The region.
         backend: Of its kernels; a name of the catalog, unless `timer` makes them.
-        target: Resolved.
-        place: Where its record belongs.
+        target: The resolved target.
+        record_key: Where its record belongs.
         record: What is known.
         timer: Who measures; None: this machine.
         shipped: The choices that ship for regions of this kind, empty for the rules.
@@ -56,7 +56,7 @@ class TuningRegion:
     case: TuneCase
     backend: str
     target: Target
-    place: Place
+    record_key: RecordKey
     record: Record
     timer: Timer | None = None
     shipped: str = ""
@@ -88,7 +88,7 @@ class TuningRegion:
     @property
     def tried(self) -> dict[str, float | None]:
         """Choices -> their ratio to the default, None if they failed."""
-        return {one.choices: one.ratio for one in self.record.trials}
+        return {trial.choices: trial.ratio for trial in self.record.trials}
 
     @property
     def is_pending(self) -> bool:
@@ -144,9 +144,9 @@ class TuningRegion:
         )
         self.record = replace(self.record, trials=(*self.record.trials, *trials))
         self.new_trials += len(trials)
-        top = max((one.ratio for one in trials if one.ratio is not None), default=0.0)
+        top = max((trial.ratio for trial in trials if trial.ratio is not None), default=0.0)
         self.stale = 0 if top > best * _LEAST_GAIN else self.stale + 1
-        store.put(self.place, self.record)
+        store.put(self.record_key, self.record)
 
     def _timed(self, choices: list[str]) -> list[Times]:
         """Time a batch; if one of it crashes, each by itself.
@@ -160,11 +160,11 @@ class TuningRegion:
             if len(choices) == 1:
                 raise
         found = self._times([], Effort())
-        for one in choices:
+        for choice in choices:
             try:
-                found.append(self._times([one], Effort())[1])
+                found.append(self._times([choice], Effort())[1])
             except KernelError as error:
-                found.append(Times(one, (), str(error)))
+                found.append(Times(choice, (), str(error)))
         return found
 
     def _times(self, choices: list[str], effort: Effort) -> list[Times]:
@@ -181,7 +181,7 @@ class TuningRegion:
         if self.problem or self.record.confirmed == tried or self._finalists():
             return
         self.record = replace(self.record, best="", gain=1.0, confirmed=tried)
-        store.put(self.place, self.record)
+        store.put(self.record_key, self.record)
 
     def _finalists(self) -> list[str]:
         ratios = {**self.tried, self.record.best: self.record.gain}
@@ -199,16 +199,16 @@ class TuningRegion:
             UserError: It cannot be kept.
         """
         finalists = self._finalists()
-        taken: list[Times] = []
+        elapsed: list[Times] = []
         for _ in range(_TRIES):
             try:
-                taken = _joined(taken, self._times(finalists, _FINAL))
+                elapsed = _joined(elapsed, self._times(finalists, _FINAL))
             except KernelError as error:
                 self.problem = str(error)
                 return
-            if not any(_is_open(taken[0], one) for one in taken[1:]):
+            if not any(_is_open(elapsed[0], one) for one in elapsed[1:]):
                 break
-        default, *others = taken
+        default, *others = elapsed
         best, gain = default, 1.0
         for one in others:
             if _is_faster(default, one) and (ratio := _sure_ratio(default, one)) > gain:
@@ -216,7 +216,7 @@ class TuningRegion:
         self.times = (default.median_ns, best.median_ns)
         tried = len(self.record.trials)
         self.record = replace(self.record, best=best.choices, gain=gain, confirmed=tried)
-        store.put(self.place, self.record)
+        store.put(self.record_key, self.record)
 
     def result(self) -> TunedRegion:
         """Return what there is to say."""
@@ -230,7 +230,7 @@ class TuningRegion:
             kernels=1 + space_size(self.parameters) if self.propose is None else None,
             trials=len(self.record.trials),
             new_trials=self.new_trials,
-            failed=sum(one.ratio is None for one in self.record.trials),
+            failed=sum(trial.ratio is None for trial in self.record.trials),
             choices=self.record.best,
             gain=self.record.gain,
             default_us=default_us,

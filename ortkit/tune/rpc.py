@@ -157,7 +157,7 @@ class Tracker:
 
         try:
             servers = self._asked(TrackerCode.SUMMARY)["server_info"]
-            return sum(str(one["key"]) == f"server:{self.key}" for one in servers)
+            return sum(str(server["key"]) == f"server:{self.key}" for server in servers)
         except _FAILURES as error:
             raise self._gone(error) from error
 
@@ -217,7 +217,7 @@ class Tracker:
     def _measured(
         self, case: TuneCase, kernels: Sequence[Kernel | CudaKernel], effort: Effort, folder: Path
     ) -> list[KernelTimes]:
-        for_cpu = [one for one in kernels if isinstance(one, Kernel)]
+        for_cpu = [kernel for kernel in kernels if isinstance(kernel, Kernel)]
         tensors = len(case.signature.inputs) + len(case.signature.outputs)
         source = _CALLS + _TIME % {"tensors": tensors, "sizes": len(case.sizes)}
         library = timing_cpu.link(for_cpu, case, folder, source)
@@ -282,10 +282,10 @@ def _timed(
     random = np.random.default_rng(0)
     given, made = tensors_of(case)
     specs, inputs = [*given, *made], len(given)
-    arrays = [filled(one, random) for one in specs[:inputs]]
-    arrays += [empty(one) for one in specs[inputs:]]
+    arrays = [filled(spec, random) for spec in specs[:inputs]]
+    arrays += [empty(spec) for spec in specs[inputs:]]
     there = [_tensor(session, _bytes(array)) for array in arrays]
-    units = [timing_cpu.units_of(one, case) for one in kernels]
+    units = [timing_cpu.units_of(kernel, case) for kernel in kernels]
 
     def nanoseconds(number: int, runs: int) -> float:
         return float(function(number, units[number], runs, *case.sizes, *there)) / runs

@@ -57,9 +57,9 @@ def space_size(parameters: Parameters) -> int:
 
 def _alone(parameters: Parameters) -> Iterator[Point]:
     default = tuple(values[0] for values in parameters.values())
-    for place, values in enumerate(parameters.values()):
+    for index, values in enumerate(parameters.values()):
         for value in values[1:]:
-            yield (*default[:place], value, *default[place + 1 :])
+            yield (*default[:index], value, *default[index + 1 :])
 
 
 def _text(parameters: Parameters, point: Point) -> str:
@@ -71,11 +71,11 @@ def _text(parameters: Parameters, point: Point) -> str:
     )
 
 
-def _choices(parameters: Parameters, places: np.ndarray) -> Iterator[str]:
-    """Yield the texts of points by their places among all, the last parameter fastest."""
+def _choices(parameters: Parameters, indices: np.ndarray) -> Iterator[str]:
+    """Yield the texts of points by their indices among all, the last parameter fastest."""
     shape = tuple(len(values) for values in parameters.values())
-    for place in places:
-        at = np.unravel_index(int(place), shape)
+    for index in indices:
+        at = np.unravel_index(int(index), shape)
         values = zip(parameters.values(), at, strict=True)
         yield _text(parameters, tuple(possible[int(i)] for possible, i in values))
 

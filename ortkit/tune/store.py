@@ -10,8 +10,8 @@ from pathlib import Path
 from ortkit.errors import UserError
 from ortkit.graph.io.atomic import write_whole
 from ortkit.kernels.tuning.database import (
-    Place,
     Record,
+    RecordKey,
     TunedDatabase,
     cache_file,
     cached_database,
@@ -47,29 +47,29 @@ class TuneStore:
         # Also to learn now, and not after an hour, that it cannot be written.
         self._write(given)
 
-    def record(self, place: Place, op: str, generator: str) -> Record:
-        """Return what is known of a place, from kernels of the same generator; the file gets it.
+    def record(self, record_key: RecordKey, op: str, generator: str) -> Record:
+        """Return the record of a key, from kernels of the same generator; the file gets it.
 
         Raises:
             UserError: The file cannot be written.
         """
-        found = self.database.records.get(place)
+        found = self.database.records.get(record_key)
         if found is None:
             return Record(op, generator)
-        if place not in self._exported.records:
-            self._export(TunedDatabase({place: found}))
+        if record_key not in self._exported.records:
+            self._export(TunedDatabase({record_key: found}))
         if found.generator != generator:
             # Its times are of other code. Its best choice is worth a trial still.
             return Record(op, generator, best=found.best, gain=found.gain)
         return found
 
-    def put(self, place: Place, record: Record) -> None:
+    def put(self, record_key: RecordKey, record: Record) -> None:
         """Keep a record.
 
         Raises:
             UserError: A file cannot be written.
         """
-        self._write(TunedDatabase({place: record}))
+        self._write(TunedDatabase({record_key: record}))
 
     def _write(self, news: TunedDatabase) -> None:
         path = cache_file()
@@ -88,13 +88,13 @@ class TuneStore:
 def _over(old: TunedDatabase, news: TunedDatabase) -> TunedDatabase:
     """Return both, with the trials of both, and the verdicts of the news."""
     records = dict(old.records)
-    for place, record in news.records.items():
-        before = records.get(place)
+    for record_key, record in news.records.items():
+        before = records.get(record_key)
         if before is None or before.generator != record.generator:
-            records[place] = record
+            records[record_key] = record
             continue
         trials = {one.choices: one for one in (*before.trials, *record.trials)}
-        records[place] = Record(
+        records[record_key] = Record(
             record.op, record.generator, tuple(trials.values()), record.best, record.gain,
             record.confirmed,
         )  # fmt: skip

@@ -95,7 +95,7 @@ def time_choices(
         target: Resolved, and of this machine.
         backend: A name of the catalog; its backend is `Tunable`.
         choices: The kernels; the first is the reference, the one that would be used.
-        effort: How long.
+        effort: How many processes, rounds and seconds a timing takes.
 
     Raises:
         KernelError: They cannot be linked, or the process that times them crashed.
@@ -131,20 +131,20 @@ def _timed(
 ) -> list[list[Times] | KernelError]:
     with TemporaryFolder("tune") as folder:
         jobs = []
-        for place, one in enumerate(requests):
+        for index, one in enumerate(requests):
             for number, choices in enumerate(one.choices):
-                into = folder / f"{place}-{number}"
+                into = folder / f"{index}-{number}"
                 into.mkdir()
                 signature = one.case.signature
                 jobs.append(Job(one.backend, signature, target, into, choices, is_trial=True))
         made = iter(compile_all(jobs, _uncounted))
-        parts = [[next(made) for _ in one.choices] for one in requests]
+        parts = [[next(made) for _ in request.choices] for request in requests]
 
-        def measured(place: int) -> list[Times] | KernelError:
-            own = folder / str(place)
+        def measured(index: int) -> list[Times] | KernelError:
+            own = folder / str(index)
             own.mkdir()
             try:
-                return times_of(measure, requests[place], parts[place], effort, own)
+                return times_of(measure, requests[index], parts[index], effort, own)
             except KernelError as error:
                 return error
 
@@ -166,7 +166,7 @@ def times_of(
         measure: Who does.
         request: What was asked for.
         made: For each of its choices the kernel, or why there is none.
-        effort: How long.
+        effort: How many processes, rounds and seconds a timing takes.
         folder: To work in.
 
     Raises:
@@ -180,8 +180,10 @@ def times_of(
     compiled = {each: one for each, one in pairs if not isinstance(one, Refused)}
     results = measure(request.case, list(compiled.values()), effort, folder)
     for number, each in enumerate(compiled):
-        problem = next((one.problems[number] for one in results if one.problems[number]), "")
-        times = () if problem else tuple(one.times[number] for one in results)
+        problem = next(
+            (result.problems[number] for result in results if result.problems[number]), ""
+        )
+        times = () if problem else tuple(result.times[number] for result in results)
         found[each] = Times(each, times, problem)
     return [found[each] for each in request.choices]
 
@@ -194,8 +196,8 @@ def measured_here(
     Raises:
         KernelError: They cannot be linked, or the process that times them crashed.
     """
-    for_cpu = [one for one in kernels if isinstance(one, Kernel)]
-    for_cuda = [one for one in kernels if isinstance(one, CudaKernel)]
+    for_cpu = [kernel for kernel in kernels if isinstance(kernel, Kernel)]
+    for_cuda = [kernel for kernel in kernels if isinstance(kernel, CudaKernel)]
     if for_cuda:
         return [timing_cuda.run(for_cuda, case, effort.rounds) for _ in range(effort.processes)]
     library = timing_cpu.link(for_cpu, case, folder)

@@ -139,15 +139,15 @@ def time_kernels(
         most = max(_HOPELESS * once, _SOON) if number == 0 else most
     alive = [number for number in range(count) if not problems[number]]
     turns = [partial(nanoseconds, number, runs[number]) for number in alive]
-    taken = interleaved(turns, rounds, order=lambda places, _: random.permutation(places))
-    return times_of(count, alive, taken, problems)
+    elapsed = interleaved(turns, rounds, order=lambda places, _: random.permutation(places))
+    return times_of(count, alive, elapsed, problems)
 
 
 def times_of(
-    count: int, alive: Sequence[int], taken: Sequence[Sequence[float]], problems: Sequence[str]
+    count: int, alive: Sequence[int], elapsed: Sequence[Sequence[float]], problems: Sequence[str]
 ) -> KernelTimes:
     """Return what those took that were timed, and nothing for the others."""
-    times = dict(zip(alive, map(tuple, taken), strict=True))
+    times = dict(zip(alive, map(tuple, elapsed), strict=True))
     return KernelTimes(tuple(times.get(number, ()) for number in range(count)), tuple(problems))
 
 

@@ -61,12 +61,12 @@ def link(kernels: Sequence[Kernel], case: TuneCase, folder: Path, more: str = ""
     places = [f"p[{i}]" for i in range(tensors)] + [f"s[{i}]" for i in range(len(case.sizes))]
     source = _SOURCE % {
         "parameters": ", ".join(parameters),
-        "symbols": ", ".join(one.symbol for one in kernels),
+        "symbols": ", ".join(kernel.symbol for kernel in kernels),
         "arguments": ", ".join([*places, "0", "units"]),
     }
-    if any(has_tiles(one.target.level) for one in kernels):
+    if any(has_tiles(kernel.target.level) for kernel in kernels):
         more = _ASK + more
-    return shared_library(source + more, [one.artifact for one in kernels], folder)
+    return shared_library(source + more, [kernel.artifact for kernel in kernels], folder)
 
 
 def shared_library(source: str, objects: Sequence[Path], folder: Path) -> Path:
@@ -113,6 +113,6 @@ def run(
         KernelError: The process crashed, or did not end.
     """
     inputs, outputs = tensors_of(case)
-    units = tuple(units_of(one, case) for one in kernels)
+    units = tuple(units_of(kernel, case) for kernel in kernels)
     job = CpuTimingJob(library, units, inputs, outputs, case.sizes, rounds, seconds)
     return timed_in_process(time_on_cpu, job)

@@ -56,7 +56,7 @@ def run(kernels: Sequence[CudaKernel], case: TuneCase, rounds: int) -> KernelTim
     """
     architecture = this_gpu().architecture
     inputs, outputs = tensors_of(case)
-    launches = [launches_of(one, case, architecture) for one in kernels]
+    launches = [launches_of(kernel, case, architecture) for kernel in kernels]
     job = CudaTimingJob(
         tuple(tuple(steps) for steps, _ in launches),
         tuple(tuple(scratch) for _, scratch in launches),
@@ -102,8 +102,8 @@ def launches_of(
         images = [_image(kernel, number, step, architecture) for step in range(len(variant.steps))]
         if all(images) and _holds(variant, case):
             steps = [
-                _launch(variant, place, image, case)
-                for place, image in enumerate(images)
+                _launch(variant, index, image, case)
+                for index, image in enumerate(images)
                 if image is not None
             ]
             return steps, [case.value(size) for size in variant.scratch]
@@ -113,9 +113,9 @@ def launches_of(
 def _image(kernel: CudaKernel, variant: int, step: int, architecture: int) -> Image | None:
     """Return the newest code for a step that runs on an architecture: its own before PTX."""
     found = [
-        one
-        for one in kernel.images
-        if (one.variant, one.step) == (variant, step) and one.architecture <= architecture
+        image
+        for image in kernel.images
+        if (image.variant, image.step) == (variant, step) and image.architecture <= architecture
     ]
     own = [one for one in found if not one.is_ptx and one.architecture // 10 == architecture // 10]
     return max(own or [one for one in found if one.is_ptx], default=None,
@@ -132,15 +132,15 @@ def _holds(variant: Variant, case: TuneCase) -> bool:
     return True
 
 
-def _launch(variant: Variant, place: int, image: Image, case: TuneCase) -> CudaLaunch:
-    step = variant.steps[place]
+def _launch(variant: Variant, index: int, image: Image, case: TuneCase) -> CudaLaunch:
+    step = variant.steps[index]
 
     def blocks(count: CeilDiv) -> int:
         return -(-case.value(count.extent) // count.divisor)
 
     arguments = tuple(
-        (one.kind, one.index if one.extent is None else case.value(one.extent))
-        for one in step.arguments
+        (argument.kind, argument.index if argument.extent is None else case.value(argument.extent))
+        for argument in step.arguments
     )
     grid = tuple(blocks(one) for one in step.grid)
     return CudaLaunch(image.path, step.entry, grid, step.threads, step.shared_bytes, arguments)

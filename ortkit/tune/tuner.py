@@ -13,7 +13,7 @@ from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuning.calibration import machine
-from ortkit.kernels.tuning.database import Chooser, Place, cache_file
+from ortkit.kernels.tuning.database import Chooser, RecordKey, cache_file
 from ortkit.kernels.tuning.defaults import default_choices
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.optimization.call import Optimized, optimize
@@ -117,7 +117,7 @@ class Tuner:
             machine=machine() if self.target.traits.is_host else self.runner.processor,
             level=self.target.level,
             inputs={} if timing is None else shapes_in(timing.feeds),
-            regions=tuple(one.result() for one in self.regions),
+            regions=tuple(region.result() for region in self.regions),
             alternatives=alternatives,
             trials=self.loop.new_trials,
             predicted_gain=self.loop.predicted_gain(),
@@ -195,29 +195,29 @@ class Tuner:
         found = []
         for case, backend in cases:
             try:
-                (taken,) = self.runner.time(case, self.target, backend, [""], Effort())
+                (elapsed,) = self.runner.time(case, self.target, backend, [""], Effort())
             except KernelError as error:
                 self.notes.append(f"{case.signature.op_type}: {error}")
                 continue
-            share = min(1.0, 1e-9 * taken.median_ns * case.nodes / run_seconds)
+            share = min(1.0, 1e-9 * elapsed.median_ns * case.nodes / run_seconds)
             found.append((replace(case, share=share), backend))
         return sorted(found, key=lambda one: -one[0].share)
 
     def _region(self, case: TuneCase, backend: str) -> TuningRegion:
         key, bucket = case.signature.key, case.bucket
-        place = Place(self.runner.processor, self.target.level, backend, key, bucket)
+        record_key = RecordKey(self.runner.processor, self.target.level, backend, key, bucket)
         maker = load_backend(backend)
-        record = self.store.record(place, case.signature.op_type, maker.fingerprint())
+        record = self.store.record(record_key, case.signature.op_type, maker.fingerprint())
         shipped = default_choices(case.signature, maker, self.target)
         return TuningRegion(
-            case, backend, self.target, place, record, self.runner.time, shipped=shipped
+            case, backend, self.target, record_key, record, self.runner.time, shipped=shipped
         )
 
     def _kernel_seconds(self) -> float:
         """Return when to end with kernels: what they can give is their part of the time."""
         if self.options.seconds is None:
             return math.inf
-        share = sum(one.promise for one in self.regions if one.parameters)
+        share = sum(region.promise for region in self.regions if region.parameters)
         part = min(_MOST_FOR_KERNELS, max(_LEAST_FOR_KERNELS, 2 * share))
         return self.loop.spent + part * self.loop.left
 
@@ -229,11 +229,11 @@ class Tuner:
         settings = SessionSettings(threads=self.options.threads)
         found = self.store.database.chooser()
         shares: dict[str, float] = {}
-        for one in self.regions:
-            op = one.case.signature.op_type
-            shares[op] = shares.get(op, 0.0) + one.case.share
+        for region in self.regions:
+            op = region.case.signature.op_type
+            shares[op] = shares.get(op, 0.0) + region.case.share
         ways = list(ways_of(base, making, settings, found, cores(), shares))
-        if all(not one.record.best for one in self.regions):
+        if all(not region.record.best for region in self.regions):
             ways = [way for way in ways if way.options is None or way.options.chooser is not found]
         tried = Alternatives(
             self.source, base, making, settings, timing.feeds, self.folder,

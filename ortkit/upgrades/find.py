@@ -123,10 +123,10 @@ def _package_folder(name: str) -> Path:
         raise UserError(f"{name!r} is no version and no folder", where=_FLAG,
                         fix="name a version such as 1.24.4, a folder, or installed")  # fmt: skip
     places = [folder, *sorted(folder.glob("lib/python3*/site-packages")), folder.parent]
-    for place in places:
-        package = place / "onnxruntime"
-        if (package / "capi").is_dir() and (place != folder.parent or package == folder):
-            return place
+    for index in places:
+        package = index / "onnxruntime"
+        if (package / "capi").is_dir() and (index != folder.parent or package == folder):
+            return index
     fix = "name a folder of `pip install --target`, or a virtual environment"
     raise UserError(f"there is no onnxruntime in {name}", where=_FLAG, fix=fix)
 

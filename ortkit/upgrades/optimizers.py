@@ -74,8 +74,8 @@ def bisect_optimizers(model: Path, options: BisectOptions | None = None) -> Opti
     """Find the optimizers that change a model's results; if none does, those that slow it.
 
     Args:
-        model: Its file.
-        options: How.
+        model: Path of the model's file.
+        options: What is searched, on which inputs, and for how many runs.
 
     Raises:
         ModelError: It is no valid model.
@@ -193,7 +193,7 @@ class _Bisection:
     # ---- results ---------------------------------------------------------------------------
 
     def _with_wrong_results(self, trying: Trying, wrong: Tried) -> OptimizerReport:
-        order = [one.name for one in self.optimizers if one.can_be_disabled]
+        order = [optimizer.name for optimizer in self.optimizers if optimizer.can_be_disabled]
         self.options.progress(f"search {len(order)} optimizers")
         if trying.is_bad(order):
             reason = (
@@ -247,7 +247,7 @@ class _Bisection:
         known = self.options.onnxruntime or examine(trying.plan.onnxruntime)
         if isinstance(known, str) or known.library is None:
             return ()
-        return words(known.library, [one.name for one in self.optimizers])
+        return words(known.library, [optimizer.name for optimizer in self.optimizers])
 
     def _culprit(
         self,
@@ -286,7 +286,9 @@ class _Bisection:
         return ()
 
     def _level_of(self, name: str) -> str:
-        return next((one.level for one in self.optimizers if one.name == name), "")
+        return next(
+            (optimizer.level for optimizer in self.optimizers if optimizer.name == name), ""
+        )
 
     def _cost(self, trying: Trying, found: Sequence[str]) -> Speedup | None:
         schedule = self.options.schedule
@@ -305,8 +307,12 @@ class _Bisection:
             return self._report(trying, "sound", reason, (), None)
         search = SlowSearch(trying, schedule, self.options.progress)
         self.levels = search.timed_levels(self.levels)
-        candidates = [one.name for one in self.optimizers if one.can_be_disabled]
-        fired = [one.name for one in self.optimizers if one.can_be_disabled and one.modified]
+        candidates = [optimizer.name for optimizer in self.optimizers if optimizer.can_be_disabled]
+        fired = [
+            optimizer.name
+            for optimizer in self.optimizers
+            if optimizer.can_be_disabled and optimizer.modified
+        ]
         found, gains = search.slow(fired, candidates)
         self.notes += search.notes
         if not found:

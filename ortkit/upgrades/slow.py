@@ -42,8 +42,8 @@ class SlowSearch:
         plans = [self.trying.planned((), level) for level, _ in levels]
         samples = self._run(plans)
         return tuple(
-            (level, tried if taken.problem else replace(tried, median_ms=_median_ms(taken)))
-            for (level, tried), taken in zip(levels, samples, strict=True)
+            (level, tried if elapsed.problem else replace(tried, median_ms=_median_ms(elapsed)))
+            for (level, tried), elapsed in zip(levels, samples, strict=True)
         )
 
     def slow(
@@ -128,7 +128,7 @@ class SlowSearch:
         if first.problem or again.problem:
             return [None for _ in variants]
         control = speedup_of(first.rounds, again.rounds)
-        floor = noise_floor(control, [one.rounds for one in samples if not one.problem])
+        floor = noise_floor(control, [sample.rounds for sample in samples if not sample.problem])
         return [
             None if one.problem else speedup_of(first.rounds, one.rounds, floor=floor)
             for one in others
@@ -139,5 +139,5 @@ class SlowSearch:
         return run_interleaved(plans, self.trying.feeds, self.schedule)
 
 
-def _median_ms(taken: Samples) -> float:
-    return median_of([[1e3 * each for each in rounds] for rounds in taken.rounds]).value
+def _median_ms(elapsed: Samples) -> float:
+    return median_of([[1e3 * each for each in rounds] for rounds in elapsed.rounds]).value

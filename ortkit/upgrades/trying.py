@@ -96,9 +96,9 @@ class Trying:
 
     def _probed(self, plan: SessionPlan) -> tuple[Probed, Path]:
         self.sessions += 1
-        place = self.folder / f"try{next(self._number)}"
-        place.mkdir()
-        job = Probe(plan, self.feeds, place / "results", place / "log")
+        folder = self.folder / f"try{next(self._number)}"
+        folder.mkdir()
+        job = Probe(plan, self.feeds, folder / "results", folder / "log")
         if self._prober is None:
             require_onnxruntime()
             # A process that others are forked from has the installed ONNX Runtime.
@@ -107,21 +107,21 @@ class Trying:
         answer = self._prober.call(self.timeout_seconds, Prober.probe, job)
         if isinstance(answer, Ended):
             self._end()
-            return Probed("run", f"the process {answer}"), place
-        return answer, place
+            return Probed("run", f"the process {answer}"), folder
+        return answer, folder
 
-    def _compared(self, probed: Probed, place: Path) -> Tried:
+    def _compared(self, probed: Probed, path: Path) -> Tried:
         try:
             if probed.at != "done":
                 return Tried("fails", probed.problem)
-            found = self.judge.compare(self.expected, read_values(place / "results"))
+            found = self.judge.compare(self.expected, read_values(path / "results"))
             worst = max((each.judged.max_error_eps for each in found), default=0.0)
             wrong = [each.judged for each in found if not each.judged.equal]
             if not wrong:
                 return Tried("equal", "", worst)
             return Tried("different", f"output {wrong[0].name!r}: {wrong[0].reason}", worst)
         finally:
-            shutil.rmtree(place)
+            shutil.rmtree(path)
 
     def _end(self) -> None:
         if self._prober is not None:

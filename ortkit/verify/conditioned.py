@@ -92,7 +92,7 @@ def compare_conditioned(
     Args:
         name: The value's name.
         expected: The reference.
-        actual: What is judged.
+        actual: The values that are judged.
         limits: Of this stage.
         moved: The value in perturbed runs.
     """

@@ -53,8 +53,8 @@ def unexplained(
         worst = excess(expected, actual, runs)
     if worst.ratio <= 1.0:
         return ""
-    place = f": {worst.place}" if worst.place else ""
-    return f"off by {worst.ratio:.3g} times what rounding its constants may cost{place}"
+    where = f": {worst.place}" if worst.place else ""
+    return f"off by {worst.ratio:.3g} times what rounding its constants may cost{where}"
 
 
 class _MovedRows:

@@ -68,7 +68,7 @@ def operations(model: ir.Model, sizes: Mapping[str, int] | None = None) -> int:
     """Count the arithmetic of a run.
 
     Args:
-        model: Not changed.
+        model: The model, left as it is.
         sizes: Of named dimensions; others count as 1.
     """
     copy = model.clone()

@@ -336,9 +336,9 @@ class _Runner:
     def _keep_for_steps(self, unstable: InputSet) -> None:
         """Write a set of large numbers once more: names of later ones are those of this one."""
         if unstable.plan is not None and unstable.plan.floats == "large":
-            place = self.folder / "unstable" / f"unstable{len(self.unstable)}"
-            write_feeds(place, unstable.feeds)
-            self.unstable.append(place)
+            folder = self.folder / "unstable" / f"unstable{len(self.unstable)}"
+            write_feeds(folder, unstable.feeds)
+            self.unstable.append(folder)
 
     def _drop(self, name: str, why: str) -> None:
         self.dropped[f"{self.sets[int(name)].text}: {why}"] = None

@@ -64,7 +64,7 @@ class RepeatedVerifier(Verifier):
             deployed = read_values(rows.optimized / given.name)
             write_feeds(folder / "optimized" / _NAME, self._repeated(deployed))
         plain, optimized = (
-            replace(one, seconds=one.seconds * self._times) for one in rows.sessions
+            replace(session, seconds=session.seconds * self._times) for session in rows.sessions
         )
         return replace(
             rows,

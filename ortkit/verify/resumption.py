@@ -45,7 +45,7 @@ def live_values(model: ir.Model, computed: Collection[str], later: Collection[st
     """Return the values that are known after a run and are read or given after it.
 
     Args:
-        model: Not changed.
+        model: The model, left as it is.
         computed: Names of values that the run gives. It computes what is before the last of them.
         later: Names of values that later runs give.
     """
@@ -67,7 +67,7 @@ def resume(model: ir.Model, names: Collection[str]) -> None:
     It can still give them: a copy of the input has the name.
 
     Args:
-        model: Changed.
+        model: The model, changed in place.
         names: Of values that nodes of the main graph compute, whose types are known.
     """
     for value, given in read_from_inputs(model, names).items():

@@ -75,7 +75,7 @@ class RewriteStage:
         """Prepare the original.
 
         Args:
-            original: Not changed.
+            original: The original, left as it is.
             feeds: Folders of input sets, in the original's types.
             folder: For all files of this stage; made here.
             budget: The time that is left.
@@ -117,7 +117,7 @@ class RewriteStage:
         """Compare every value that a candidate shares with the original.
 
         Args:
-            candidate: Not changed.
+            candidate: The candidate, left as it is.
             allowance: What it may do that the original does not.
             kept_seconds: What is to be left on the budget.
             keeps_names: Whether values of one name are the same value.

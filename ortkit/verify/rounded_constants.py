@@ -66,8 +66,8 @@ def rounded_constants(
     compute in half precision, its new constants may also hold such numbers in float32.
 
     Args:
-        original: Widened.
-        candidate: Widened.
+        original: The original, its floats upconverted.
+        candidate: The candidate, its floats upconverted.
         half: The type that the candidate may compute in, if it is not the original's.
     """
     theirs: dict[ir.Value, ir.DataType] = dict(half_constants(candidate))
@@ -113,8 +113,8 @@ def half_weights(original: ir.Model, candidate: ir.Model) -> dict[str, ir.DataTy
     They are in that type, or are matrices in float32 of numbers that bfloat16 has.
 
     Args:
-        original: Widened.
-        candidate: Widened.
+        original: The original, its floats upconverted.
+        candidate: The candidate, its floats upconverted.
     """
     found = dict(half_constants(candidate))
     for value in float_constants(candidate):

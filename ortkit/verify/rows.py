@@ -21,7 +21,7 @@ def row_errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np
 
     Args:
         expected: The reference.
-        actual: What is judged.
+        actual: The values that are judged.
     """
     if not expected.size:
         return np.zeros(0), np.zeros(0)

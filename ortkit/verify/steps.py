@@ -98,7 +98,7 @@ def bytes_of_values(model: ir.Model, feeds: Iterable[Path]) -> dict[str, int]:
     """Return how large values are at most on some input sets, as far as shapes tell.
 
     Args:
-        model: Not changed.
+        model: The model, left as it is.
         feeds: Folders of input sets.
     """
     most: dict[str, int] = {}

@@ -96,9 +96,9 @@ class Verification:
             remark: What that check did.
         """
         unsure = {
-            f"output {one.name!r}"
-            for one in self.outputs
-            if one.is_inconclusive and one.reason.startswith(ILL_CONDITIONED)
+            f"output {output.name!r}"
+            for output in self.outputs
+            if output.is_inconclusive and output.reason.startswith(ILL_CONDITIONED)
         }
         left = tuple(gap for gap in self.not_compared if gap.what not in unsure)
         if self.verdict != "partly" or left == self.not_compared:

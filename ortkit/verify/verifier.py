@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,11 @@ import onnx_ir as ir
 
 from ortkit.errors import InternalError, UserError
 from ortkit.graph.io.open import open_model
+from ortkit.isolation.group import begun
 from ortkit.refusal import Refused
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.accuracy import Allowance
+from ortkit.verify.batch_judging import judges_here
 from ortkit.verify.budget import Budget, check_budget
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds
@@ -290,26 +292,28 @@ class Verifier:
             # Not read again: a file does not say which values were in half precision.
             opened = widened(opened)
             path, library = self._as_file(opened, f"{folder.name}w"), None
-        rewrites = values or self._rewrites(state).check(opened, allowance, kept, keeps_names)
-        if rewrites.wrong:
-            return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)
-        custom_ops = self._custom_ops
-        if callable(kernels):
-            kernels = kernels()
-        if kernels is None and library is not None:
-            kernels = check_kernels(
-                opened,
-                library,
-                custom_ops=custom_ops,
-                seconds=SECONDS[self._coverage],
-                interpret=self._coverage,
-            )
-        kernels = kernels or KernelReport()
-        if kernels.failed:
-            found = wrong_kernels(state, kernels, rewrites)
-            return replace(found, seconds=time.perf_counter() - started)
-        ops = fused_ops_in(path)
-        results = self._run(state, path, folder, library, ops)
+        ops, custom_ops = fused_ops_in(path), self._custom_ops
+        run = partial(self._run, state, path, folder, library, ops)
+        with begun(run) if self._runs_beside(state, library, values) else nullcontext(run) as ran:
+            rewrites = values or self._rewrites(state).check(opened, allowance, kept, keeps_names)
+            if rewrites.wrong:
+                found = wrong_values(state, rewrites)
+                return replace(found, seconds=time.perf_counter() - started)
+            if callable(kernels):
+                kernels = kernels()
+            if kernels is None and library is not None:
+                kernels = check_kernels(
+                    opened,
+                    library,
+                    custom_ops=custom_ops,
+                    seconds=SECONDS[self._coverage],
+                    interpret=self._coverage,
+                )
+            kernels = kernels or KernelReport()
+            if kernels.failed:
+                found = wrong_kernels(state, kernels, rewrites)
+                return replace(found, seconds=time.perf_counter() - started)
+            results = ran()
         judged = judge(state, folder, results, allowance)
         if any(not each.equal or each.is_inconclusive for each in judged.outputs):
             beside = self._beside_picks(
@@ -369,6 +373,17 @@ class Verifier:
         )
         settings = [Setting(path, folder / "plain", False, self._custom_ops), deployed]
         return run_within(state.budget, settings, state.feeds, len(state.feeds))
+
+    def _runs_beside(
+        self, state: Reference, library: Path | None, values: RewriteCheck | None
+    ) -> bool:
+        """Return whether a candidate runs while its values are compared.
+
+        It does where the machine has cores for both and memory is not limited, and functions
+        stand in for kernels: these run once they are known to be right.
+        """
+        has_room = judges_here() > 1 and state.budget.memory is None
+        return has_room and library is None and values is None
 
     def _rewrites(self, state: Reference) -> RewriteStage:
         if self._stage is None:
@@ -435,7 +450,7 @@ class Verifier:
         Args:
             state: The original's results.
             maker: Makes input sets of the original.
-            candidate: What is judged.
+            candidate: The model that is judged.
             found: On the original's input sets.
             check: Judges it by another verifier.
         """

@@ -23,13 +23,15 @@ TESTS = tuple(
     f"tests/kernels/test_{name}.py"
     for name in (
         "attention_bf16", "attention_kernel", "bf16_convolution", "bf16_depthwise", "bf16_product",
-        "convolutions", "loops", "max_pool", "product", "region_kernels", "streams",
+        "convolutions", "grouped_attention", "int8_convolution", "int8_images", "int8_product",
+        "loops", "max_pool", "nbits_product", "one_axis", "product", "region_kernels", "resize",
+        "streams",
     )
 ) + tuple(
     f"tests/kernels/triton/test_triton_{name}.py"
     for name in (
         "attention", "attention_hopper", "batched", "convolutions", "fp8", "gemm", "joined",
-        "products", "regions",
+        "packed_attention", "products", "regions",
     )
 )  # fmt: skip
 TARGETS: tuple[tuple[KernelBackend, Target], ...] = (

@@ -106,8 +106,8 @@ def main(arguments: list[str]) -> int:
     if given.update and given.models:
         parser.error("--update lists all models")
     for traits in map(traits_of, KINDS):
-        for place in (*traits.families, *traits.decompositions, traits.cost_model):
-            load(place)  # a module that takes over a limit does so before it is patched
+        for index in (*traits.families, *traits.decompositions, traits.cost_model):
+            load(index)  # a module that takes over a limit does so before it is patched
     entries: dict[str, tuple[str, ...]] = {}
     with ExitStack() as stack:
         # What was measured or tuned on this machine decides nothing.

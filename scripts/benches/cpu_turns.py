@@ -161,8 +161,8 @@ def _process(workers: Mapping[str, Worker], turns: int) -> dict[str, list[float]
         for name in order:
             runs = max(1, min(_MOST_RUNS, int(_TURN_SECONDS / usual[name])))
             uncounted = usual[name] < _LONG_SECONDS
-            taken = workers[name].seconds(runs + uncounted)
-            found[name].append(median(taken[uncounted:]))
+            elapsed = workers[name].seconds(runs + uncounted)
+            found[name].append(median(elapsed[uncounted:]))
     return found
 
 

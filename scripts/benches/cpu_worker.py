@@ -50,12 +50,12 @@ def main(job: Job) -> None:
             np.savez(asked["save"], **{name: np.array(value) for name, value in run().items()})
             _say({"saved": True})
             continue
-        taken = []
+        elapsed = []
         for _ in range(asked["runs"]):
             started = clock()
             run()
-            taken.append(clock() - started)
-        _say({"seconds": taken})
+            elapsed.append(clock() - started)
+        _say({"seconds": elapsed})
 
 
 def _onnxruntime(job: Job, feeds: dict[str, np.ndarray]) -> Run:

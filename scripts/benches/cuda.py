@@ -38,6 +38,8 @@ from scripts.benches import output
 from scripts.benches.cuda_kernels import lines, measure_kernels
 from scripts.benches.cuda_limits import measure_limit
 from scripts.benches.cuda_models import Architecture, architecture, names, title
+from scripts.benches.cuda_nbits import lines as nbits_lines
+from scripts.benches.cuda_nbits import measure_nbits
 from scripts.benches.cuda_torch import MODES, compiled, modes, synchronized
 from scripts.benches.gpu import about_device, take_turns
 
@@ -79,6 +81,10 @@ def main() -> int:
             rows = measure_kernels(folder, options.only_kernels, options.arch)
             results["kernels"] = rows
             output.table("time on the device, µs (median)", *lines(rows))
+        if options.parts in {"all", "nbits"}:
+            rows = measure_nbits(folder, options.arch, options.rounds)
+            results["nbits"] = rows
+            output.table("one of six products in a CUDA graph, µs (median)", *nbits_lines(rows))
     where = options.into or output.write(results, options.output, "cuda")
     print(f"\nwrote {where}")
     return 0
@@ -145,11 +151,11 @@ def _prepare(one: Architecture, folder: Path, options: argparse.Namespace) -> No
     Each of torch's ways is timed on the device, which work of others beside it changes little.
     """
     _exported(one, folder, options)
-    taken = {
+    elapsed = {
         mode: _kernels_of(compiled(one, mode))["microseconds"] for mode in _modes(one, options)
     }
-    if taken:
-        _stem(one, folder).with_suffix(".modes.json").write_text(json.dumps(taken), "utf-8")
+    if elapsed:
+        _stem(one, folder).with_suffix(".modes.json").write_text(json.dumps(elapsed), "utf-8")
 
 
 def _stem(one: Architecture, folder: Path) -> Path:
@@ -225,11 +231,11 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
         row["compile_s"] = time.perf_counter() - started
         ways = calls | by_torch
         each = {name: _runs_of_turn(call) for name, call in ways.items()}
-        row["milliseconds"] = taken = take_turns(ways, options.rounds, each=each)
+        row["milliseconds"] = elapsed = take_turns(ways, options.rounds, each=each)
         if by_torch:
-            row["torch mode"] = best = min(by_torch, key=lambda name: median(taken[name]))
-            taken["torch.compile"], calls["torch.compile"] = taken[best], by_torch[best]
-        output.say(", ".join(f"{name} {median(each):.3f}" for name, each in taken.items()))
+            row["torch mode"] = best = min(by_torch, key=lambda name: median(elapsed[name]))
+            elapsed["torch.compile"], calls["torch.compile"] = elapsed[best], by_torch[best]
+        output.say(", ".join(f"{name} {median(each):.3f}" for name, each in elapsed.items()))
         row["errors"] = errors
         for name in ("plain graph", "ortkit graph", *(["torch.compile"] if by_torch else [])):
             row[f"{name}: device"] = _kernels_of(calls[name])
@@ -243,8 +249,8 @@ def _runs_of_turn(call: Callable[[], object]) -> int:
     call()
     started = time.perf_counter()
     call()
-    taken = 1e3 * (time.perf_counter() - started)
-    return int(min(_EACH, max(1.0, _TURN / taken)))
+    elapsed = 1e3 * (time.perf_counter() - started)
+    return int(min(_EACH, max(1.0, _TURN / elapsed)))
 
 
 def _optimize(path: Path, optimized: Path, options: argparse.Namespace) -> dict[str, object]:
@@ -325,16 +331,16 @@ def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, Any]:
     with CudaActivity() as activity:
         for _ in range(rounds):
             run()
-    taken: dict[str, float] = defaultdict(float)
+    elapsed: dict[str, float] = defaultdict(float)
     launched: Counter[str] = Counter()
     for event in activity.events(0):
-        taken[event.name] += event.duration_us
+        elapsed[event.name] += event.duration_us
         launched[event.name] += 1
     return {
-        "microseconds": sum(taken.values()) / rounds,
+        "microseconds": sum(elapsed.values()) / rounds,
         "kernels": [
-            [name[:160], taken[name] / rounds, launched[name] / rounds]
-            for name in sorted(taken, key=lambda name: -taken[name])[:40]
+            [name[:160], elapsed[name] / rounds, launched[name] / rounds]
+            for name in sorted(elapsed, key=lambda name: -elapsed[name])[:40]
         ],
     }
 
@@ -404,7 +410,7 @@ def _sizes(text: str) -> list[int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench cuda", description=__doc__)
-    parser.add_argument("--parts", default="all", choices=("all", "models", "kernels"))
+    parser.add_argument("--parts", default="all", choices=("all", "models", "kernels", "nbits"))
     parser.add_argument("--only", default="", help="models by a regular expression")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")

@@ -137,15 +137,15 @@ def _fastest(one: Product) -> tuple[float, float]:
     torch.mm(operands[0][0], operands[0][1])  # loads the library
     x, w, y = operands[0]
     expected = torch.addmm(bias, x, w)
-    taken = []
+    elapsed = []
     for launch in _launches(one, bias):
         launch(x, w, y, torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
         torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
-        taken.append(_microseconds(launch, operands))
-    if not taken:
+        elapsed.append(_microseconds(launch, operands))
+    if not elapsed:
         raise SystemExit(f"cuBLASLt has no algorithm for {one}")
-    return min(taken), taken[0]
+    return min(elapsed), elapsed[0]
 
 
 def _launches(one: Product, bias: Any) -> Iterator[Any]:
@@ -242,12 +242,12 @@ def _microseconds(launch: Any, operands: list[Any]) -> float:
         for number in range(_LAUNCHES):
             launch(*operands[number % len(operands)], stream.cuda_stream)
     graph.replay()
-    taken = []
+    elapsed = []
     for _ in range(_REPLAYS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        taken.append(1e3 * start.elapsed_time(end) / _LAUNCHES)
-    return float(min(taken))
+        elapsed.append(1e3 * start.elapsed_time(end) / _LAUNCHES)
+    return float(min(elapsed))

@@ -36,7 +36,7 @@ class Architecture:
         """Whether it is a convolution net."""
         import torch
 
-        return any(isinstance(one, torch.nn.BatchNorm2d) for one in self.module.modules())
+        return any(isinstance(module, torch.nn.BatchNorm2d) for module in self.module.modules())
 
     @property
     def sizes(self) -> dict[str, int]:

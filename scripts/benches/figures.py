@@ -65,11 +65,11 @@ def _measure(
     }
     if options.polygraphy is not None:
         ways["polygraphy"] = lambda: _polygraphy(model, inputs, folder, options)
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    elapsed: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for number in range(options.rounds):
         for name in list(ways) if number % 2 == 0 else reversed(list(ways)):
-            taken[name].append(ways[name]())
-    return taken
+            elapsed[name].append(ways[name]())
+    return elapsed
 
 
 def _ours(model: Path, inputs: Path, options: argparse.Namespace) -> dict[str, float]:
@@ -118,11 +118,11 @@ def _polygraphy(
 
 def _print(found: Mapping[str, object]) -> None:
     rows: list[list[output.Cell]] = []
-    for model, taken in found.items():
-        assert isinstance(taken, dict)
+    for model, elapsed in found.items():
+        assert isinstance(elapsed, dict)
         for figure in FIGURES:
-            ours = [each[figure] for each in taken["ortkit"]]
-            raw = [each[figure] for each in taken["raw"]]
+            ours = [each[figure] for each in elapsed["ortkit"]]
+            raw = [each[figure] for each in elapsed["raw"]]
             rows.append(
                 [
                     Path(model).stem, figure, median(ours), median(raw),
@@ -130,7 +130,7 @@ def _print(found: Mapping[str, object]) -> None:
                     f"{min(ours) / min(raw) - 1:+.1%}",
                 ]
             )  # fmt: skip
-        means = [each["mean ms"] for each in taken.get("polygraphy", ()) if each]
+        means = [each["mean ms"] for each in elapsed.get("polygraphy", ()) if each]
         if means:
             rows.append([Path(model).stem, "mean ms, Polygraphy", median(means), None, "",
                          min(means), None, ""])  # fmt: skip

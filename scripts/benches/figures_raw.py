@@ -25,13 +25,15 @@ session.run(None, feeds)
 first = time.perf_counter() - started
 for _ in range(3):
     session.run(None, feeds)
-taken = []
+elapsed = []
 until = time.perf_counter() + float(seconds)
-while time.perf_counter() < until or len(taken) < 5:
+while time.perf_counter() < until or len(elapsed) < 5:
     started = time.perf_counter()
     session.run(None, feeds)
-    taken.append(time.perf_counter() - started)
-taken.sort()
+    elapsed.append(time.perf_counter() - started)
+elapsed.sort()
 print(
-    json.dumps({"load": load, "first": first, "median": taken[len(taken) // 2], "least": taken[0]})
+    json.dumps(
+        {"load": load, "first": first, "median": elapsed[len(elapsed) // 2], "least": elapsed[0]}
+    )
 )

@@ -67,7 +67,7 @@ def calls(rounds: int) -> dict[str, list[float]]:
     ):
         raw, bound, captured = session.onnxruntime, session.bind(feeds), graphs.bind(feeds)
         io = _raw_binding(raw, feeds, session.run(feeds))
-        taken = take_turns(
+        elapsed = take_turns(
             {
                 "InferenceSession.run": lambda: raw.run(None, feeds),
                 "Session.run": lambda: session.run(feeds),
@@ -78,9 +78,9 @@ def calls(rounds: int) -> dict[str, list[float]]:
             },
             rounds,
         )
-    rows = [[name, 1e3 * median(times), 1e3 * min(times)] for name, times in taken.items()]
+    rows = [[name, 1e3 * median(times), 1e3 * min(times)] for name, times in elapsed.items()]
     output.table("calls on one tensor of 8 floats", ["call", "median, µs", "fastest, µs"], rows)
-    return taken
+    return elapsed
 
 
 def run_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _compared(
     difference = max(
         float(np.abs(plain[key].astype(np.float64) - replayed[key]).max()) for key in plain
     )
-    taken = take_turns(
+    elapsed = take_turns(
         {
             "run": lambda: raw.run(None, feeds),
             "session": lambda: session.run(feeds),
@@ -120,7 +120,7 @@ def _compared(
         rounds,
     )
     return {
-        "milliseconds": taken,
+        "milliseconds": elapsed,
         "device_milliseconds": _on_device(bound.run, rounds),
         "graph_device_milliseconds": _on_device(captured.run, rounds),
         "difference": difference,
@@ -175,7 +175,7 @@ def take_turns(
         each: Times that a turn takes, of all or by call. Where there are several, one more before
             them is not counted: it finds the caches as others have left them.
     """
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    elapsed: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(-5, rounds):
         for name, call in calls.items():
             times = each if isinstance(each, int) else each[name]
@@ -185,8 +185,8 @@ def take_turns(
                 started = time.perf_counter()
                 call()
                 if turn >= 0:
-                    taken[name].append((time.perf_counter() - started) * 1e3)
-    return taken
+                    elapsed[name].append((time.perf_counter() - started) * 1e3)
+    return elapsed
 
 
 def _raw_binding(raw: Any, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:

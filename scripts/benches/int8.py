@@ -189,17 +189,17 @@ def _measured(files: Files, problems: Mapping[str, str], options: argparse.Names
             turns=options.turns,
         )  # fmt: skip
         rows = []
-        for name, taken in times.items():
-            row = Row(files.name, name, 1e3 * middle(taken), 1e3 * min(map(min, taken)))
+        for name, elapsed in times.items():
+            row = Row(files.name, name, 1e3 * middle(elapsed), 1e3 * min(map(min, elapsed)))
             if FLOAT in times:
                 reference = folder / f"{FLOAT}.npz"
                 row = replace(
-                    row, by_float=middle(times[FLOAT]) / middle(taken),
+                    row, by_float=middle(times[FLOAT]) / middle(elapsed),
                     error=relative_error(reference, folder / f"{name}.npz"),
                     top1=top1_agreement(reference, folder / f"{name}.npz"),
                 )  # fmt: skip
             if RUNTIME in times:
-                row = replace(row, by_runtime=middle(times[RUNTIME]) / middle(taken))
+                row = replace(row, by_runtime=middle(times[RUNTIME]) / middle(elapsed))
             if name in (RUNTIME, OURS):
                 row = replace(row, share=share_of(engines[name], folder))
             rows.append(row)
@@ -220,7 +220,7 @@ def share_of(engine: Engine, folder: Path) -> Share:
     onnxruntime.InferenceSession(engine.model, options, providers=["CPUExecutionProvider"])
     run = onnx.load(folder / "run.onnx", load_external_data=False)
     given = onnx.load(engine.model, load_external_data=False)
-    return counted(run.graph, {one.name: list(one.node) for one in given.functions})
+    return counted(run.graph, {function.name: list(function.node) for function in given.functions})
 
 
 def counted(graph: onnx.GraphProto, bodies: Mapping[str, Sequence[onnx.NodeProto]]) -> Share:

@@ -78,7 +78,7 @@ def _copy(arrays: list[np.ndarray]) -> Callable[[], object]:
 
 
 def _rounds(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+    elapsed: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         for _ in range(5):
             run()
@@ -92,9 +92,9 @@ def _rounds(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str, 
             for _ in range(_TURN - 1):
                 started = time.perf_counter()
                 run()
-                taken[name].append(time.perf_counter() - started)
+                elapsed[name].append(time.perf_counter() - started)
         turn += 1
-    return taken
+    return elapsed
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def _timed(
     variants: Mapping[str, Variant], feeds: Path, options: argparse.Namespace
 ) -> dict[str, object]:
     """Run the variants there and back in each round, each time in a process of its own."""
-    taken = {name: Samples() for name in variants}
+    elapsed = {name: Samples() for name in variants}
     turn = [(name, True) for name in variants]
     turn += [(name, False) for name in reversed(list(variants))]
     for _ in range(options.rounds):
@@ -179,10 +179,10 @@ def _timed(
                 )
             if isinstance(found, NotTimed):
                 return {"problem": f"{name}: {found.reason}"}
-            taken[name].medians.append(1e3 * median(found.seconds[0]))
-            taken[name].minima.append(1e3 * found.fastest[0])
-            taken[name].is_first.append(is_first)
-    return {"processes": {name: asdict(samples) for name, samples in taken.items()}}
+            elapsed[name].medians.append(1e3 * median(found.seconds[0]))
+            elapsed[name].minima.append(1e3 * found.fastest[0])
+            elapsed[name].is_first.append(is_first)
+    return {"processes": {name: asdict(samples) for name, samples in elapsed.items()}}
 
 
 def _print(found: Sequence[Mapping[str, object]]) -> None:
@@ -194,9 +194,9 @@ def _print(found: Sequence[Mapping[str, object]]) -> None:
             continue
         processes = row["processes"]
         assert isinstance(processes, dict)
-        taken = {name: Samples(**samples) for name, samples in processes.items()}
-        original = taken[ORIGINAL]
-        for name, samples in taken.items():
+        elapsed = {name: Samples(**samples) for name, samples in processes.items()}
+        original = elapsed[ORIGINAL]
+        for name, samples in elapsed.items():
             first, second = original, samples
             title = name
             if name == ORIGINAL:

@@ -39,12 +39,12 @@ def genai(path: str, threads: int, _: int) -> Generate:
         generator.append_tokens(prompt)
         generator.generate_next_token()  # genai computes the prompt's logits here at the latest
         prefill = clock() - started
-        taken = []
+        elapsed = []
         for _ in range(tokens):
             started = clock()
             generator.generate_next_token()
-            taken.append(1e3 * (clock() - started))
-        return 1e3 * prefill, taken
+            elapsed.append(1e3 * (clock() - started))
+        return 1e3 * prefill, elapsed
 
     return generate
 
@@ -101,8 +101,8 @@ def main() -> None:
     engine, path, threads, context = sys.argv[1:5]
     before, started = resident(), time.perf_counter()
     made = {"genai": genai, "llama.cpp": llama_cpp}[engine](path, int(threads), int(context))
-    taken = 1e3 * (time.perf_counter() - started)
-    print(json.dumps({"create_ms": taken, "before": before}), flush=True)
+    elapsed = 1e3 * (time.perf_counter() - started)
+    print(json.dumps({"create_ms": elapsed, "before": before}), flush=True)
     random = np.random.default_rng(0)
     for line in sys.stdin:
         asked = json.loads(line)

@@ -60,7 +60,7 @@ def ratio_of_medians(
 
 def _ratios(pairs: Sequence[np.ndarray], count: int, rng: np.random.Generator) -> np.ndarray:
     """Draw `count` resamples of processes [2, runs] and return their ratios [count]."""
-    lengths = np.array([one.shape[1] for one in pairs])
+    lengths = np.array([pair.shape[1] for pair in pairs])
     longest = int(lengths.max())
     table = np.full((2, len(pairs), longest), np.nan)
     for process, one in enumerate(pairs):

@@ -168,11 +168,11 @@ def _rows(model: str, times: Times, problems: Mapping[str, str], folder: Path) -
     before = middle(times[FLOAT])
     rows = [
         Row(
-            model, name, 1e3 * middle(taken), 1e3 * min(map(min, taken)),
-            before / middle(taken),
+            model, name, 1e3 * middle(elapsed), 1e3 * min(map(min, elapsed)),
+            before / middle(elapsed),
             relative_error(folder / f"{FLOAT}.npz", folder / f"{name}.npz"),
         )
-        for name, taken in times.items()
+        for name, elapsed in times.items()
     ]  # fmt: skip
     return rows + [Row(model, name, None, None, None, None, why) for name, why in problems.items()]
 
@@ -189,9 +189,9 @@ def relative_error(reference: Path, other: Path) -> float:
     return max(found, default=0.0)
 
 
-def middle(taken: list[list[float]]) -> float:
+def middle(elapsed: list[list[float]]) -> float:
     """Return the median of all turns."""
-    return median(seconds for turns in taken for seconds in turns)
+    return median(seconds for turns in elapsed for seconds in turns)
 
 
 def _made(

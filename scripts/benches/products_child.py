@@ -51,13 +51,13 @@ def main(job: Job) -> None:
     for line in sys.stdin:
         run = runs[int(line)]
         run()
-        taken: list[float] = []
+        elapsed: list[float] = []
         until = time.perf_counter() + job["seconds"]
-        while time.perf_counter() < until or len(taken) < _LEAST_RUNS:
+        while time.perf_counter() < until or len(elapsed) < _LEAST_RUNS:
             started = time.perf_counter()
             run()
-            taken.append(time.perf_counter() - started)
-        print(json.dumps(taken), flush=True)
+            elapsed.append(time.perf_counter() - started)
+        print(json.dumps(elapsed), flush=True)
 
 
 def _session_run(item: Item, job: Job) -> Callable[[], object]:

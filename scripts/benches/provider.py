@@ -126,15 +126,15 @@ def _error(got: np.ndarray, want: np.ndarray) -> float:
 
 def _turns(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
     """Return milliseconds of each run; interleaved, in changing order."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    elapsed: dict[str, list[float]] = {name: [] for name in calls}
     names, until = list(calls), time.perf_counter() + seconds
-    while time.perf_counter() < until or len(taken[names[0]]) < 5:
+    while time.perf_counter() < until or len(elapsed[names[0]]) < 5:
         for name in names:
             started = time.perf_counter()
             calls[name]()
-            taken[name].append((time.perf_counter() - started) * 1e3)
+            elapsed[name].append((time.perf_counter() - started) * 1e3)
         names.append(names.pop(0))
-    return taken
+    return elapsed
 
 
 def _creation(path: Path, folder: Path, threads: int) -> dict[str, float]:
@@ -163,8 +163,8 @@ def _overhead(folder: Path, options: argparse.Namespace) -> dict[str, float]:
         }
         feeds = {"x": np.linspace(-1, 1, 16, dtype=np.float32)}
         calls = {key: _call(one, feeds) for key, one in sessions.items()}
-        taken = _turns(calls, min(options.seconds, 5.0))
-        times |= {f"{key} {name}": median(each) * 1e3 for key, each in taken.items()}
+        elapsed = _turns(calls, min(options.seconds, 5.0))
+        times |= {f"{key} {name}": median(each) * 1e3 for key, each in elapsed.items()}
     return {
         "group_us": (times["provider chain"] - times["provider between"]) / GROUPS,
         "nodes_us": (times["plain chain"] - times["plain between"]) / GROUPS,
@@ -198,9 +198,9 @@ def _chain(has_groups: bool) -> onnx.ModelProto:
 def _print(models: list[dict[str, Any]], overhead: Mapping[str, float]) -> None:
     rows: list[list[output.Cell]] = []
     for one in models:
-        taken = one["milliseconds"]
-        plain, ours, optimized = (median(taken[k]) for k in ("plain", "provider", "optimized"))
-        fast = {key: min(each) for key, each in taken.items()}
+        elapsed = one["milliseconds"]
+        plain, ours, optimized = (median(elapsed[k]) for k in ("plain", "provider", "optimized"))
+        fast = {key: min(each) for key, each in elapsed.items()}
         saved = plain - optimized
         share = (plain - ours) / saved if saved > 0.02 * plain else None
         created = one["creation_seconds"]

@@ -44,8 +44,8 @@ def main() -> None:
 
     with ThreadPoolExecutor(threads) as pool:
         turns = zip(*pool.map(read, range(threads)), strict=True)
-    taken = [max(end for _, end in each) - min(start for start, _ in each) for each in turns]
-    print(threads * _BYTES / min(taken))
+    elapsed = [max(end for _, end in each) - min(start for start, _ in each) for each in turns]
+    print(threads * _BYTES / min(elapsed))
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def _inside(level: int, paths: dict[int, Path], rounds: int) -> dict[str, object
         "tool": tool.name,
         "us_per_node": [min(cpu[size]) / size * 1e6 for size in SIZES],
         "wall": run(tool.command(paths[SIZES[-1]], target)).wall,
-        "cpu": {str(size): taken for size, taken in cpu.items()},
+        "cpu": {str(size): elapsed for size, elapsed in cpu.items()},
     }
 
 
@@ -135,8 +135,8 @@ def _whole(tool: Tool, paths: dict[int, Path], timeout: float) -> dict[str, obje
 
 def _row(one: dict[str, object]) -> list[Cell]:
     times = cast("list[float | None]", one["us_per_node"])
-    known = [taken for taken in times if taken is not None]
+    known = [elapsed for elapsed in times if elapsed is not None]
     flat = max(known) / min(known) if len(known) == len(times) and min(known) > 0 else None
-    shown = [None if taken is None else round(taken) for taken in times]
+    shown = [None if elapsed is None else round(elapsed) for elapsed in times]
     wall = cast("float | None", one["wall"])
     return [str(one["graph"]), str(one["tool"]), *shown, flat, wall]

@@ -42,14 +42,14 @@ def main() -> int:
             "InferenceSession.run_with_iobinding": lambda: raw.run_with_iobinding(io),
             "Session.bind(...).run": bound.run,
         }
-        taken = _take_turns(calls, options.turns, options.calls)
-    rows = [[name, median(times), min(times)] for name, times in taken.items()]
+        elapsed = _take_turns(calls, options.turns, options.calls)
+    rows = [[name, median(times), min(times)] for name, times in elapsed.items()]
     output.table("calls on one tensor of 8 floats", ["call", "median, µs", "fastest, µs"], rows)
-    medians = {name: median(times) for name, times in taken.items()}
+    medians = {name: median(times) for name, times in elapsed.items()}
     print(f"Session.run adds {medians['Session.run'] - medians['InferenceSession.run']:.2f} µs")
     added = medians["Session.bind(...).run"] - medians["InferenceSession.run_with_iobinding"]
     print(f"a bound run adds {added:.2f} µs")
-    results = {**output.machine(None), "calls": options.calls, "microseconds": taken}
+    results = {**output.machine(None), "calls": options.calls, "microseconds": elapsed}
     print(output.write(results, options.output, "session"))
     return 0
 
@@ -58,14 +58,14 @@ def _take_turns(
     calls: dict[str, Callable[[], object]], turns: int, count: int
 ) -> dict[str, list[float]]:
     """Return microseconds a call, per turn."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    elapsed: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(turns):
         for name, call in calls.items():
             started = time.perf_counter()
             for _ in range(count):
                 call()
-            taken[name].append((time.perf_counter() - started) / count * 1e6)
-    return taken
+            elapsed[name].append((time.perf_counter() - started) / count * 1e6)
+    return elapsed
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ from ortkit.kernels.build.compiler import staying
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tunable import Tunable
-from ortkit.kernels.tuning.database import Place, Record
+from ortkit.kernels.tuning.database import Record, RecordKey
 from ortkit.runtime.intervals import speedup_of
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
@@ -77,9 +77,9 @@ def _tuned(case: TuneCase, target: Target, seconds: float) -> dict[str, object]:
         return {"problem": refused.reason, "gain": None}
     if not isinstance(backend, Tunable) or not backend.parameters(signature, target):
         return {"problem": "a kernel without choices", "gain": None}
-    place = Place("bench", target.level, _BACKEND, signature.key, case.bucket)
+    record_key = RecordKey("bench", target.level, _BACKEND, signature.key, case.bucket)
     record = Record(signature.op_type, backend.fingerprint())
-    region = TuningRegion(case, _BACKEND, target, place, record)
+    region = TuningRegion(case, _BACKEND, target, record_key, record)
     store, until = TuneStore(None), time.monotonic() + seconds
     while time.monotonic() < until and (batch := region.batch(BATCH)):
         region.run(batch, store)

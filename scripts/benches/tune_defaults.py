@@ -29,7 +29,7 @@ from ortkit.kernels.build.compiler import staying
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning.calibration import processor
-from ortkit.kernels.tuning.database import Place, Record
+from ortkit.kernels.tuning.database import Record, RecordKey
 from ortkit.kernels.tuning.defaults import FOLDER, SCHEMA
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
@@ -44,7 +44,7 @@ _FINALISTS, _CANDIDATES = 3, 8
 _EFFORT = {"cpu": Effort(processes=2, rounds=15, seconds=0.001), "cuda": Effort(1, 40)}
 #: Regions whose kernels are compiled together: a process that has made one for a GPU makes the
 #: next several times as fast.
-_TOGETHER = {"cpu": 1, "cuda": 30}
+_REGIONS_AT_ONCE = {"cpu": 1, "cuda": 30}
 #: Part of the time that goes to trials; the rest to what is best for all of a kind.
 _PART = {"cpu": 0.55, "cuda": 0.35}
 _TYPES = {"cpu": (np.float32,), "cuda": (np.float16, np.float32)}
@@ -72,13 +72,13 @@ def main() -> int:
         table = Table(options.output or FOLDER / f"{level}.json", backend_name, level, machine)
         known = table.tried if options.missing else frozenset()
         members = [
-            one for one in _members(backend, target, machine, options.only)
-            if one.kind not in known
+            member for member in _members(backend, target, machine, options.only)
+            if member.kind not in known
         ]  # fmt: skip
         _tune(members, began + options.seconds * _PART[target.kind])
         by_kind: dict[str, list[Member]] = defaultdict(list)
-        for one in members:
-            by_kind[one.kind].append(one)
+        for member in members:
+            by_kind[member.kind].append(member)
         settled = _settled(by_kind, target, backend_name, began + options.seconds)
         table.write(settled, time.monotonic() - began)
     print(f"wrote {table.path}: {len(settled)} of {len(by_kind)} kinds tried to the end, "
@@ -137,9 +137,9 @@ def _members(backend: Tunable, target: Target, machine: str, only: str) -> list[
             if not kind or not re.search(only, f"{name}: {kind}"):
                 continue
             case = TuneCase(signature)
-            place = Place(machine, target.level, backend.name, signature.key, case.bucket)
+            record_key = RecordKey(machine, target.level, backend.name, signature.key, case.bucket)
             record = Record(signature.op_type, "suite")
-            region = TuningRegion(case, backend.name, target, place, record)
+            region = TuningRegion(case, backend.name, target, record_key, record)
             found.append(Member(name, kind, region))
     return found
 
@@ -148,15 +148,15 @@ def _tune(members: Sequence[Member], until: float) -> None:
     """Give every region a batch in turn, until the time is over or all was tried."""
     store = TuneStore(None)
     target = members[0].tuning.target if members else Target()
-    together = _TOGETHER[target.kind]
+    together = _REGIONS_AT_ONCE[target.kind]
     is_open = True
     while is_open and time.monotonic() < until:
         is_open = False
         for start in range(0, len(members), together):
             turn = [
-                (one.tuning, batch)
-                for one in members[start : start + together]
-                if (batch := one.tuning.batch(BATCH))
+                (member.tuning, batch)
+                for member in members[start : start + together]
+                if (batch := member.tuning.batch(BATCH))
             ]
             if not turn or time.monotonic() > until:
                 continue
@@ -167,11 +167,11 @@ def _tune(members: Sequence[Member], until: float) -> None:
                     region.problem = str(found)
                 else:
                     region.keep(found, store)
-    for one in members:
-        best = max(one.tuning.record.ratios.items(), key=lambda each: each[1])
-        tried = len(one.tuning.record.trials)
-        print(f"{one.name}: {tried} tried, best {best[1]:.3f} {best[0]} {one.tuning.problem}",
-              flush=True)  # fmt: skip
+    for member in members:
+        best = max(member.tuning.record.ratios.items(), key=lambda each: each[1])
+        tried = len(member.tuning.record.trials)
+        best_text = f"best {best[1]:.3f} {best[0]}"
+        print(f"{member.name}: {tried} tried, {best_text} {member.tuning.problem}", flush=True)
 
 
 def _settled(
@@ -186,7 +186,7 @@ def _settled(
         if candidates[kind]
     ]
     gains: dict[str, list[dict[str, float]]] = defaultdict(list)
-    together = _TOGETHER[target.kind]
+    together = _REGIONS_AT_ONCE[target.kind]
     for start in range(0, len(requests), together):
         if time.monotonic() > until:
             print("no time was left for all kinds", file=sys.stderr)
@@ -209,8 +209,8 @@ def _settled(
 def _candidates(members: Sequence[Member]) -> list[str]:
     """Return what was good for some region of a kind, what gained most first."""
     found: dict[str, float] = {}
-    for one in members:
-        ratios = one.tuning.record.ratios
+    for member in members:
+        ratios = member.tuning.record.ratios
         for choices in sorted(ratios, key=lambda each: -ratios[each])[:_FINALISTS]:
             if choices and ratios[choices] > _LEAST_GAIN:
                 found[choices] = found.get(choices, 0.0) + math.log(ratios[choices])
@@ -232,7 +232,9 @@ def _best(
     candidates: Sequence[str], gains: Sequence[dict[str, float]], names: Sequence[str]
 ) -> dict[str, object] | None:
     """Return what suits a kind best, None if that is its default."""
-    by_choices = {one: [each.get(one, 0.0) for each in gains] for one in candidates}
+    by_choices = {
+        candidate: [each.get(candidate, 0.0) for each in gains] for candidate in candidates
+    }
     fitting = {
         one: math.exp(sum(map(math.log, each)) / len(each))
         for one, each in by_choices.items()

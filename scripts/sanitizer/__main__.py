@@ -99,7 +99,7 @@ def check(tool: Path, architecture: int, folder: Path) -> dict[str, object]:
     return {
         "kernels": [node.signature.name for node in suite.nodes],
         "errors": counts,
-        "seconds": {kind: round(taken, 2) for kind, taken in seconds.items()},
+        "seconds": {kind: round(elapsed, 2) for kind, elapsed in seconds.items()},
         "failures": failures,
     }
 
@@ -184,7 +184,7 @@ def about(tool: Path) -> dict[str, object]:
         "driver": driver,
         "architecture": max(usable, default=ARCHITECTURES[0]),
         "sanitizer": version.stdout.strip().splitlines()[-1],
-        "versions": {one: _version(one) for one in names},
+        "versions": {name: _version(name) for name in names},
     }
 
 

@@ -73,10 +73,10 @@ def compiled(cases: Sequence[Case], architecture: int, folder: Path) -> list[Cud
     """
     jobs = []
     for case in cases:
-        place = folder / case.name
-        place.mkdir(parents=True)
+        run_folder = folder / case.name
+        run_folder.mkdir(parents=True)
         target = Target("cuda", f"sm_{architecture}")
-        jobs.append(Job("triton", case.signature(), target, place))
+        jobs.append(Job("triton", case.signature(), target, run_folder))
     kernels = []
     for case, made in zip(cases, compile_all(jobs, _uncounted), strict=True):
         if not isinstance(made, CudaKernel):
@@ -112,7 +112,7 @@ def sizes_for(case: Case, variants: Sequence[Variant], number: int) -> dict[str,
     rivals = [one for one in variants[:number] if one.aligned <= variant.aligned]
     fitting = [sizes for sizes in case.sizes if _holds(variant, signature, sizes)]
     for sizes in fitting:
-        if not any(_holds(one, signature, sizes) for one in rivals):
+        if not any(_holds(rival, signature, sizes) for rival in rivals):
             return sizes
     return fitting[0] if fitting else None
 
@@ -123,7 +123,9 @@ def build(nodes: Sequence[Node], folder: Path) -> Suite:
     model, library = folder / "model.onnx", folder / "kernels.so"
     onnx.save(_model(nodes), model)
     target = nodes[0].kernel.target
-    link_library([one.kernel for one in nodes], [one.signature for one in nodes], library, target)
+    link_library(
+        [node.kernel for node in nodes], [node.signature for node in nodes], library, target
+    )
     feeds = {name: array for node in nodes for name, array in _feeds(node).items()}
     np.savez(folder / "feeds.npz", **feeds)
     outputs = {
@@ -203,11 +205,13 @@ def _size(extent: Extent, sizes: dict[str, int]) -> int:
 
 def _holds(variant: Variant, signature: RegionSignature, sizes: dict[str, int]) -> bool:
     symbols = symbols_of((*signature.inputs, *signature.outputs))
-    known = {str(rename_extent(Extent(1, (one,)), symbols)): sizes[one] for one in symbols}
+    known = {
+        str(rename_extent(Extent(1, (symbol,)), symbols)): sizes[symbol] for symbol in symbols
+    }
     return all(
-        (size := _size(one.extent, known)) % one.divisible_by == 0
-        and (one.at_most is None or size <= one.at_most)
-        for one in variant.conditions
+        (size := _size(condition.extent, known)) % condition.divisible_by == 0
+        and (condition.at_most is None or size <= condition.at_most)
+        for condition in variant.conditions
     )
 
 
@@ -215,18 +219,18 @@ def _model(nodes: Sequence[Node]) -> onnx.ModelProto:
     made, inputs, outputs, functions = [], [], [], []
     for node in nodes:
         signature = node.signature
-        names = [_inside(node, one) for one in signature.inputs]
-        results = [_inside(node, one) for one in signature.outputs]
+        names = [_inside(node, spec) for spec in signature.inputs]
+        results = [_inside(node, spec) for spec in signature.outputs]
         made += [
-            helper.make_node("Cast", [node.tensor(one.name)], [_inside(node, one)], to=_FP8)
-            for one in signature.inputs
-            if one.dtype == EIGHT
+            helper.make_node("Cast", [node.tensor(spec.name)], [_inside(node, spec)], to=_FP8)
+            for spec in signature.inputs
+            if spec.dtype == EIGHT
         ]
         made.append(helper.make_node(signature.op_type, names, results, domain=DOMAIN))
         made += [
-            helper.make_node("Cast", [_inside(node, one)], [node.tensor(one.name)], to=_HALF)
-            for one in signature.outputs
-            if one.dtype == EIGHT
+            helper.make_node("Cast", [_inside(node, spec)], [node.tensor(spec.name)], to=_HALF)
+            for spec in signature.outputs
+            if spec.dtype == EIGHT
         ]
         for specs, values in ((signature.inputs, inputs), (signature.outputs, outputs)):
             for spec in specs:
@@ -257,8 +261,8 @@ def _feeds(node: Node) -> dict[str, Array]:
     """Return the inputs of a node by the names of its tensors."""
     specs = node.signature.inputs
     arrays = [
-        _random(_at_edge(spec.dtype), node.shape(spec.shape), place)
-        for place, spec in enumerate(specs)
+        _random(_at_edge(spec.dtype), node.shape(spec.shape), index)
+        for index, spec in enumerate(specs)
     ]
     packed = packed_rows(onnx.parser.parse_function(node.signature.body))
     if packed is not None:

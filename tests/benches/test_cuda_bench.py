@@ -12,6 +12,8 @@ import pytest
 from scripts.benches.cuda import _export, _print_models, wrong
 from scripts.benches.cuda_limits import Product, products_of
 from scripts.benches.cuda_models import names
+from scripts.benches.cuda_nbits import lines as nbits_lines
+from scripts.benches.cuda_nbits import products
 
 _MODEL = """<ir_version: 10, opset_import: ["" : 20]>
 g (float16[batch, 12, 2] x) => (float16[m, 3] z)
@@ -71,3 +73,14 @@ def test_an_export_is_whole_when_it_is_there(tmp_path: Path) -> None:
 def test_models_are_chosen_by_an_expression() -> None:
     assert names("bert|resnet") == ["bert-base, 512 tokens", "resnet50"]
     assert len(names("")) > len(names("net"))
+
+
+def test_products_in_four_bits() -> None:
+    """Each of them has a matrix of its own, and bytes are those of weights and scales."""
+    proto = products(64, 16)
+    onnx.checker.check_model(proto)
+    assert len({node.input[1] for node in proto.graph.node}) == len(proto.graph.output) == 6
+    row = {"depth": 64, "columns": 16, "rows": 1, "plain": 3.0, "ortkit": 2.0, "off": 1e-3}
+    _, ((_, _, _, _, gain, rate, _),) = nbits_lines([row])
+    assert gain == pytest.approx(1.5)
+    assert rate == pytest.approx((64 * 16 // 2 + 2 * 32) / 2000)

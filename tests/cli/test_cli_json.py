@@ -77,6 +77,9 @@ def test_json_is_one_documented_document(
     monkeypatch.setattr("ortkit.measure.calibrate._MOST_NOISE", 9.0)  # other tests run beside it
     monkeypatch.setattr("ortkit.measure.calibrate._SECONDS", 0.02)
     monkeypatch.setattr("ortkit.measure.calibrate._COPY_SECONDS", 0.01)
+    monkeypatch.setattr("ortkit.measure.calibrate._HEAVY_SECONDS", 0.05)
+    small = {"pointwise_conv": ((32, 32, 1, 1), 1)}
+    monkeypatch.setattr("ortkit.measure.rates._FILTERS", small)
     monkeypatch.setattr("ortkit.measure.calibrate._MOST_OTHERS", 999.0)
     given = [folder / text if (folder / text).exists() else text for text in CALLS[command]]
     done = call(command, *given, "--json")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ortkit.cli.optimize_tables import headline, timing_text
+from ortkit.measure.result import Measurement, ModelTiming, Verdict
 from ortkit.measure.short_timing import ShortTiming
 from ortkit.optimization.call import OptimizeOptions, optimize
 from ortkit.runtime.intervals import Direction, Speedup
@@ -118,6 +119,19 @@ def test_the_headline_says_what_is_known(
     report = replace(optimize(folder / "small.onnx", options).report, timing=timing)
     assert headline(report, "m.onnx") == f"m.onnx: 4 -> 3 nodes, not verified, {said}"
     assert timing is None or line in timing_text(timing)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [("faster", "1.30x (measured)"), ("no difference", "no clear difference (measured)")],
+)
+def test_the_headline_of_a_measured_model(verdict: Verdict, said: str, folder: Path) -> None:
+    """`--measure` measures the whole model: a ratio within its noise is no result."""
+    model = ModelTiming(1.3, 1.0, 1.3, 0.4, verdict, None, None)
+    measured = Measurement("", 2, {}, (), model, None, None, (), (), 0.0)
+    options = OptimizeOptions(level=0, verify=False, check_load=False)
+    report = replace(optimize(folder / "small.onnx", options).report, measurement=measured)
+    assert headline(report, "m.onnx") == f"m.onnx: 4 -> 3 nodes, not verified, {said}"
 
 
 def test_tables_come_with_verbose(call: Call, folder: Path, tmp_path: Path) -> None:

@@ -157,9 +157,11 @@ def test_what_no_kernel_computes_says_why(node: str, inputs: str, reason: str) -
 def test_nodes_of_other_regions_are_left_alone() -> None:
     scope, (one,) = find(f"Q = Add (q, r)  y = {CAUSAL} (Q, k, v)", rows("q", "k", "v"))
     add, attention = one.region.nodes
-    (without,) = found_around(replace(search_of(scope, judge, CostModel), taken={add}))
+    (without,) = found_around(replace(search_of(scope, judge, CostModel), excluded={add}))
     assert ops(without) == ["Attention"]
-    assert not list(found_around(replace(search_of(scope, judge, CostModel), taken={attention})))
+    assert not list(
+        found_around(replace(search_of(scope, judge, CostModel), excluded={attention}))
+    )
 
 
 def test_the_body_is_the_region() -> None:

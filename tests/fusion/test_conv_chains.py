@@ -369,9 +369,15 @@ def test_images_of_unknown_sizes_have_kernels_where_these_stay() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "given"),
-    [((1, 8, 8), ""), (("n", 8, 8), ""), ((1, "h", "w"), "--fix-shape h=N --fix-shape w=N")],
-)
-def test_sizes_that_convolutions_lack_are_named(sizes: tuple[int | str, ...], given: str) -> None:
+    [
+        ((1, 8, 8), ""), (("n", 8, 8), ""), ((1, "h", "w"), "--fix-shape h=N --fix-shape w=N"),
+        ((None, None, 8), "--fix-shape x[2]=N"),
+        ((1, "h", None), "--fix-shape h=N --fix-shape x[3]=N"),
+    ],
+)  # fmt: skip
+def test_sizes_that_convolutions_lack_are_named(
+    sizes: tuple[int | str | None, ...], given: str
+) -> None:
     net = Net()
     value = net.conv(net.conv("x", (16, 24), 3, strides=[2, 2]), (24, 24))
     scope, _ = chains_of(net.model((sizes[0], 16, *sizes[1:]), [value]))

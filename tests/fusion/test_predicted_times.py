@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -18,6 +19,7 @@ from ortkit.fusion.conv.cost import block_cost
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.kernels.conv_anchor import ConvSizes
+from ortkit.kernels.tuning.calibration import Calibration, machine, save_calibration
 
 LARGE = ProductSizes(rows=2048, depth=1024, columns=1024, epilogue_ops=2)
 
@@ -112,6 +114,23 @@ def test_a_block_with_twice_the_filters_takes_twice_as_long() -> None:
         return found.before, found.after
 
     assert costs(128) == pytest.approx([2 * each for each in costs(64)])
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("conv", 2.0), ("winograd_conv", 1.0)])
+def test_a_convolution_takes_what_was_measured_here(
+    kind: str, factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
+    net = Net()
+    net = net.model((1, 32, 8, 8), [net.conv(net.conv("x", (32, 48), 5, pads=[2] * 4), (48, 16))])
+    scope = scope_of(ir.from_proto(net))
+    (chain,) = find_chains(scope, scope.model.graph, accept)
+    block = next(one for one in chain.blocks if one.kind == "conv")
+    predicted = block_cost(scope, block)
+    save_calibration(Calibration(kernels=((kind, 2.0),), machine=machine()))
+    found = block_cost(scope, block)
+    assert found.before == predicted.before
+    assert found.after == pytest.approx(factor * predicted.after)
 
 
 def test_products_of_one_row_read_their_weights_and_start_once() -> None:

@@ -12,13 +12,15 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 from ortkit.custom_ops.tvm.gemm.fp32 import ANCHOR, RATES, rates_at
-from region_models import feeds_of, found_by, run, scope_of
+from region_models import feeds_of, found_by, run, scope_of, search_of
 
 from ortkit.fusion.plan import compile_regions
-from ortkit.fusion.regions.anchors import is_for
+from ortkit.fusion.regions import cost_model
+from ortkit.fusion.regions.anchors import grown, is_for
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.layouts.fp32_panels import layout
+from ortkit.kernels.tuning.calibration import Calibration, machine, save_calibration
 from ortkit.rewrite.scope import Scope
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
@@ -293,3 +295,46 @@ def test_an_unreadable_processor_has_the_rates_of_its_level(
 ) -> None:
     monkeypatch.setattr(cpu, "_cpu_facts", lambda: facts)
     assert cpu.native_microarchitecture() == ""
+
+
+_AVX2 = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
+_AVX512 = f"{_AVX2} avx512f avx512bw avx512cd avx512dq avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "flags", "level"),
+    [
+        ("AuthenticAMD", 25, 33, _AVX2, "x86-64-v3"),  # Zen 3
+        ("GenuineIntel", 6, 85, _AVX512, "x86-64-v4"),  # Skylake
+        ("AuthenticAMD", 26, 68, _AVX512, "x86-64-v4"),  # Zen 5
+        ("NobodyKnows", 999, 1, _AVX2, "x86-64-v3"),
+        ("NobodyKnows", 999, 1, _AVX512, "x86-64-v4"),
+    ],
+)
+def test_a_processor_never_seen_has_the_rates_of_its_level(
+    vendor: str, family: int, model: int, flags: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {
+        "vendor_id": vendor, "cpu family": str(family), "model": str(model), "flags": flags,
+    }  # fmt: skip
+    monkeypatch.setattr(cpu, "_cpu_facts", lambda: facts)
+    assert cpu.native_level() == Target().resolved().level == level
+    assert cpu.native_microarchitecture() == ""
+    assert rates_at(level) is RATES[""]
+    scope = scope_of(ir.from_proto(model_of("y = MatMul(x, w)")), level=level)
+    taken = [one.signature is not None for one in found_by(ANCHOR, scope)]
+    assert taken == ([True] if level == "x86-64-v4" else [])  # measured as no faster on AVX2
+
+
+@pytest.mark.parametrize(("factor", "is_taken"), [(0.9, True), (1.0, True), (1.3, False)])
+def test_what_was_measured_here_decides(
+    factor: float, is_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
+    save_calibration(Calibration(kernels=(("product", factor),), machine=machine()))
+    for level, is_here in ((ANCHOR.level, True), ("x86-64-v4-bf16", False)):
+        monkeypatch.setattr(cost_model, "native_level", lambda level=level: level)
+        scope = scope_of(ir.from_proto(model_of("y = MatMul(x, w)")), level=ANCHOR.level)
+        search = replace(search_of(scope), cost=cost_model.cost_model_of(scope))
+        taken = [one.signature is not None for one in grown(search, ANCHOR)]
+        assert taken == ([True] if is_taken or not is_here else [])

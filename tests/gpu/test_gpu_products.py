@@ -237,3 +237,62 @@ def test_many_products_halves_and_deep_ones(name: str) -> None:
         np.testing.assert_allclose(
             np.asarray(found, np.float64), expected, rtol=0, atol=0.01 * scale
         )
+
+
+def four_bits(
+    rng: np.random.Generator, block: int, rows: tuple[int | str, ...], *, has_zeros: bool
+) -> onnx.ModelProto:
+    """The gated products of a language model with weights in 4 bits."""
+    nodes, held = [], []
+
+    def product(x: str, name: str, depth: int, columns: int) -> str:
+        blocks = depth // block
+        shapes = {"q": (columns, blocks, block // 2), "z": (columns * -(-blocks // 2),)}
+        inputs = [x]
+        for part in ("q", "s", *(["z"] if has_zeros else [])):
+            array = rng.uniform(0.5, 1.5, columns * blocks) * depth**-0.5 / 4
+            if part in shapes:
+                array = rng.integers(0, 256, shapes[part])
+            array = array.astype(np.uint8 if part in shapes else np.float16)
+            held.append(numpy_helper.from_array(array, f"{name}/{part}"))
+            inputs.append(f"{name}/{part}")
+        nodes.append(
+            helper.make_node(
+                "MatMulNBits", inputs, [name], domain="com.microsoft", K=depth, N=columns, bits=4,
+                block_size=block,
+            )
+        )  # fmt: skip
+        return name
+
+    gate, up = product("x", "gate", 768, 1040), product("x", "up", 768, 1040)
+    nodes.append(helper.make_node("Sigmoid", [gate], ["sigmoid"]))
+    nodes.append(helper.make_node("Mul", [gate, "sigmoid"], ["silu"]))
+    nodes.append(helper.make_node("Mul", ["silu", up], ["act"]))
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, (*rows, size))
+        for name, size in (("x", 768), ("act", 1040))
+    ]
+    graph = helper.make_graph(nodes, "mlp", infos[:1], infos[1:], held)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize(("block", "has_zeros"), [(32, False), (64, True), (128, False)])
+def test_weights_in_four_bits(block: int, has_zeros: bool) -> None:
+    pytest.importorskip("triton")
+    rng = np.random.default_rng(block)
+    sizes: tuple[int | str, ...] = (1, 33) if has_zeros else ("batch", "sequence")
+    proto = four_bits(rng, block, sizes, has_zeros=has_zeros)
+    made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
+    kinds = [one.kind for one in made.report.regions if one.emitted_as is not None]
+    assert kinds == ["product_nbits"] * 2
+    with (
+        ortkit.Session(proto, "cuda") as theirs,
+        ortkit.Session(made, "cuda", kernels="require") as ours,
+    ):
+        for rows in (33,) if has_zeros else (1, 5, 16, 33, 70, 300):
+            x = rng.standard_normal((1, rows, 768)).astype(np.float16)
+            expected = np.asarray(theirs.run({"x": x})["act"], np.float64)
+            found = np.asarray(ours.run({"x": x})["act"], np.float64)
+            scale = float(np.abs(expected).max())
+            np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * scale)

@@ -37,6 +37,7 @@ def test_sizes_and_what_follows_from_them_are_numbers() -> None:
     [
         ({"m": 1}, "no input has a size named 'm'; choose one of b, n, past"),
         ({"b": -1}, "size -1 is negative"),
+        ({"x[1]": 3}, "no input has a size named 'x.1.'; choose one of b, n, past"),
     ],
 )
 def test_what_cannot_be_fixed_is_refused(sizes: dict[str, int], said: str) -> None:
@@ -48,5 +49,15 @@ def test_the_result_of_optimize_has_them() -> None:
     options = OptimizeOptions(fixed_shapes={"b": 2, "n": 1}, kernels="off")
     result = optimize(from_text(TEXT), options)
     assert [str(dim) for dim in result.model.graph.inputs[1].shape or ()] == ["2", "1", "4"]
+    assert result.report.verification is not None
+    assert result.report.verification.verdict == "yes"
+
+
+def test_a_size_without_a_name_is_fixed_by_its_place() -> None:
+    model = from_text(TEXT)
+    x = model.graph.inputs[1]
+    x.shape = ir.Shape([None, None, 4])
+    result = optimize(model, OptimizeOptions(fixed_shapes={"x[1]": 3}, kernels="off"))
+    assert [str(dim) for dim in result.model.graph.inputs[1].shape or ()] == ["None", "3", "4"]
     assert result.report.verification is not None
     assert result.report.verification.verdict == "yes"

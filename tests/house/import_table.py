@@ -76,7 +76,7 @@ MAY_IMPORT = {
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
-    "fusion/int8": "analysis fusion/regions graph/* isolation kernels/* rewrite",
+    "fusion/int8": "analysis fusion/regions graph/* isolation kernels/* rewrite targets",
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
     "genai": "graph/* isolation kernels optimization runtime verify verify/perturbed",
     "graph": "operators",
@@ -162,7 +162,7 @@ FACE = {
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
     "fusion/conv": "block bodies borders chains cuda_layout finder unknown_sizes",
-    "fusion/int8": "filters products",
+    "fusion/int8": "convolution_chain filters products",
     "fusion/regions": (
         "access cost_model describe duplicate members packed region report search select sizes"
     ),

@@ -56,7 +56,7 @@ def test_what_is_said_of_the_charts() -> None:
                             strict=True):  # fmt: skip
         mean = statistics.geometric_mean(value for value in series.values if value is not None)
         assert said.format(f"{mean:.2f}") in text
-    words = {6: "six", 8: "eight"}
+    words = {6: "six", 8: "eight", 11: "eleven"}
     for chart in (cpu, cuda):
         assert f"over ONNX Runtime of {words[len(chart.places)]} models" in text
 

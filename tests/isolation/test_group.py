@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ortkit.isolation.ended import Crashed
-from ortkit.isolation.group import ProcessGroup, ending, in_current_group
+from ortkit.isolation.group import ProcessGroup, begun, ending, in_current_group
 from ortkit.isolation.run import run_isolated
 
 
@@ -41,3 +41,12 @@ def test_other_processes_are_of_no_group() -> None:
     group.end()
     assert run_isolated(abs, -2, timeout_seconds=30.0) == 2
     assert not group._processes
+
+
+def test_what_is_begun_ends_with_its_block() -> None:
+    started = time.monotonic()
+    with begun(_sleep):
+        pass
+    with begun(lambda: run_isolated(abs, -2, timeout_seconds=30.0)) as result:
+        assert result() == 2
+    assert time.monotonic() - started < 30.0

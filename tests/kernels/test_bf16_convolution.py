@@ -124,7 +124,7 @@ PLAIN = convolution(SQUARE, 32)
     [
         (
             changed(PLAIN, "[3, 3, 32, 32]", "[3, 32, 3, 32]"),
-            "a packed filter that is taken apart in another way",
+            "a packed weight that is taken apart in another way",
         ),
         (
             changed(PLAIN, "Cast <to = 1> (a)", "Identity (a)"),

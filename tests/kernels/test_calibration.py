@@ -30,7 +30,8 @@ def test_nothing_measured_gives_the_defaults() -> None:
 
 
 def test_what_is_written_is_read_back(folder: Path) -> None:
-    found = replace(Calibration(), node_ns=123.5, machine=machine())
+    kernels = (("product", 1.25), ("conv", 0.5))
+    found = replace(Calibration(), node_ns=123.5, kernels=kernels, machine=machine())
     assert save_calibration(found) == folder / FILE
     assert load_calibration() == found
     assert [path.name for path in folder.iterdir()] == [FILE]
@@ -49,6 +50,8 @@ def test_another_machine_s_is_not_used() -> None:
         {"node_ns": "fast"},
         {"bandwidths": []},
         {"bandwidths": [[1]]},
+        {"kernels": [["conv", 0]]},
+        {"kernels": [["conv"]]},
         {"more": 1},
     ],
 )

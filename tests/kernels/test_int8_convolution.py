@@ -64,24 +64,24 @@ CASES: dict[str, dict[str, object]] = {
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine has no AVX2")
 
 
-def scope_of(proto: onnx.ModelProto) -> Scope:
+def scope_of(proto: onnx.ModelProto, level: str) -> Scope:
     model = open_model(proto)
     return Scope(
         model, model.graph, Shapes.infer(model), RewriteLog(),
-        RewriteOptions(Target("cpu", HERE[-1]), 2), Whole.of(model),
+        RewriteOptions(Target("cpu", level), 2), Whole.of(model),
     )  # fmt: skip
 
 
-def blocks(proto: onnx.ModelProto) -> tuple[Scope, list[Block]]:
+def blocks(proto: onnx.ModelProto, level: str = "native") -> tuple[Scope, list[Block]]:
     """Return the blocks of a model's graph."""
-    scope = scope_of(proto)
+    scope = scope_of(proto, level)
     assert isinstance(scope.root, type(scope.model.graph))
     return scope, CpuBlockFinder.find(scope, scope.root)
 
 
-def described(proto: onnx.ModelProto) -> tuple[Block, Described]:
+def described(proto: onnx.ModelProto, level: str = "native") -> tuple[Block, Described]:
     """Return the one block of a model."""
-    scope, (block,) = blocks(proto)
+    scope, (block,) = blocks(proto, level)
     assert block.kind == "int8_conv"
     return block, describe_block(scope, block)
 
@@ -90,7 +90,7 @@ def computed(
     net: Convolution, proto: onnx.ModelProto, level: str, folder: Path, cache: KernelCache
 ) -> np.ndarray:
     """Return what the kernel makes of a model's inputs, as NCHW."""
-    block, one = described(proto)
+    block, one = described(proto, level)
     assert block.output.is_graph_output()
     feeds = [net.feeds[value.name or ""].transpose(0, 2, 3, 1) for value in block.operands]
     feeds += [np.asarray(weight) for weight in one.weights]
@@ -231,10 +231,10 @@ def test_layers_with_other_numbers_share_a_kernel() -> None:
 
 
 def test_filters_are_packed_line_by_line() -> None:
-    array = np.arange(33 * 3 * 5, dtype=np.int8).reshape(33, 3, 5)
-    packed = filter_layout(33, 3, 5).pack(array)
+    array = np.arange(33 * 5 * 3, dtype=np.int8).reshape(33, 5, 3, 1)
+    packed = filter_layout(array.shape, 1, (1, 1)).pack(array)
     assert packed.shape == (2, 3, 2, 32, 4)
-    assert packed[1, 2, 1, 0].tolist() == [array[32, 2, 4], 0, 0, 0]
+    assert packed[1, 2, 1, 0].tolist() == [array[32, 4, 2, 0], 0, 0, 0]
 
 
 def test_depthwise_filters_of_very_many_places_are_left() -> None:

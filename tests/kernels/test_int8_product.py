@@ -84,7 +84,7 @@ def computed(net: Net, proto: onnx.ModelProto, level: str, build: KernelBuild) -
         if constant is not None:
             feeds.append(constant.numpy())
         else:
-            feeds.append(net.feeds["fs"] * net.held["ws"] if name == "s" else net.feeds[name])
+            feeds.append(net.feeds[name])
     # The same value may be several inputs of a fused node, but not of a model.
     specs = tuple(replace(spec, name=f"i{number}") for number, spec in enumerate(signature.inputs))
     renamed = replace(signature, inputs=specs)
@@ -215,6 +215,17 @@ def test_no_run_adds_up_the_weights(kind: str) -> None:
     assert isinstance(one, Int8Product)
     assert not one.form.adds_up_weights
     assert (one.form.column_sums is None) == (one.form.zero is None) == (kind == "qdq")
+
+
+@pytest.mark.parametrize("is_read_twice", [False, True])
+def test_scales_of_dynamic_quantization_are_multiplied_by_the_kernel(is_read_twice: bool) -> None:
+    net = Net()
+    proto = MODELS["dynamic"](net)
+    if is_read_twice:
+        proto.graph.output.append(onnx.ValueInfoProto(name="s"))
+    region = found(proto, HERE[-1]).region
+    assert ("fs" in {value.name for value in region.inputs}) != is_read_twice
+    assert ("s" in {value.name for value in region.inputs}) == is_read_twice
 
 
 def test_amx_is_left_to_onnx_runtime() -> None:

@@ -10,8 +10,8 @@ from fused_model import bias_gelu
 
 from ortkit.errors import UserError
 from ortkit.kernels.tuning.database import (
-    Place,
     Record,
+    RecordKey,
     TrialRecord,
     TunedDatabase,
     best_of,
@@ -30,8 +30,8 @@ SIGNATURE = bias_gelu("n", 64)
 TARGET = Target("cpu", "x86-64-v3")
 
 
-def place(bucket: str = "s0=128", processor: str = "Some CPU") -> Place:
-    return Place(processor, "x86-64-v3", "tvm", SIGNATURE.key, bucket)
+def place(bucket: str = "s0=128", processor: str = "Some CPU") -> RecordKey:
+    return RecordKey(processor, "x86-64-v3", "tvm", SIGNATURE.key, bucket)
 
 
 def record(best: str, gain: float, *trials: TrialRecord, generator: str = "g1") -> Record:
@@ -64,7 +64,7 @@ def test_kernels_are_chosen_for_the_same_processor_level_and_backend() -> None:
 def test_kernels_for_gpus_are_chosen_on_any_machine() -> None:
     """Those of the newest architecture that something is known of."""
     trial = TrialRecord("warps=8", 1.2)
-    places = [Place("Some GPU", level, "triton", SIGNATURE.key, "s0=128")
+    places = [RecordKey("Some GPU", level, "triton", SIGNATURE.key, "s0=128")
               for level in ("sm_80", "sm_90")]  # fmt: skip
     records = [record("warps=4", 1.1, trial), record("warps=8", 1.2, trial)]
     choose = TunedDatabase(dict(zip(places, records, strict=True))).chooser("Some CPU")

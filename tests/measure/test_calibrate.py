@@ -20,11 +20,16 @@ from ortkit.kernels.tuning.calibration import (
     stored_calibration,
 )
 from ortkit.measure.calibrate import calibrate
+from ortkit.measure.rates import heavy_operators
+from ortkit.targets.target import Target
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_module, "_SECONDS", 0.02)
+    monkeypatch.setattr(calibration_module, "_HEAVY_SECONDS", 0.05)
+    heavy = [one for one in heavy_operators(Target()) if one.kind == "pointwise_conv"]
+    monkeypatch.setattr(calibration_module, "heavy_operators", lambda _: heavy)
     monkeypatch.setattr(calibration_module, "_COPY_SECONDS", 0.01)
     monkeypatch.setattr(calibration_module, "_WATCH_SECONDS", 0.05)
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
@@ -35,7 +40,8 @@ def test_every_part_is_measured_in_time(tmp_path: Path, monkeypatch: pytest.Monk
     stages: list[str] = []
     done = calibrate(stages.append)
     found, default = done.calibration, Calibration()
-    assert stages == ["memory", "node", "kernel", "operation", "parallel"]
+    assert stages == ["memory", "node", "kernel", "operation", "parallel", "kernels"]
+    assert [kind for kind, factor in found.kernels if factor > 0] == ["pointwise_conv"]
     assert found.machine == machine()
     assert done.seconds > 0
     rates = [rate for _, rate in found.bandwidths]

@@ -41,3 +41,16 @@ def test_same_pixels(
     feeds = feeds_of(before)
     (want,), (got,) = run(before, feeds), run(after, feeds)
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
+
+
+def test_pixels_that_are_left_out() -> None:
+    """A single row takes the first of three: its weights begin as an identity does."""
+    graph = Graph(opset=13)
+    scales = graph.data([1, 1, 0.5, 3])
+    mode = {"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel"}
+    before = graph.model(graph.op("Resize", graph.input("n", 2, 3, 3), "", scales, **mode))
+    after, _ = rewritten(before, select_passes("lower-cubic-resize", level=2))
+    assert kinds(after) == ["MatMul", "MatMul"]
+    feeds = feeds_of(before)
+    (want,), (got,) = run(before, feeds), run(after, feeds)
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())

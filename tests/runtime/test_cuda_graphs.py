@@ -12,7 +12,7 @@ from ortkit.errors import RunError, UserError
 from ortkit.runtime.binding import Binding, bind
 from ortkit.runtime.cuda_graphs import MOST_GRAPHS, CapturedRuns, not_captured
 from ortkit.runtime.feeds import FeedReader
-from ortkit.runtime.memory_devices import Places
+from ortkit.runtime.memory_devices import SessionDevices
 from ortkit.runtime.specs import TensorSpec
 from tests.runtime import graph_runtime
 
@@ -20,7 +20,7 @@ ORT = graph_runtime.runtime()
 X = TensorSpec("x", "tensor(float)", ("n",))
 K = TensorSpec("k", "tensor(float)", ())
 Y = TensorSpec("y", "tensor(float)", ("n",))
-CUDA = Places("cuda", "cuda", 0, frozenset({"k"}))
+CUDA = SessionDevices("cuda", "cuda", 0, frozenset({"k"}))
 
 
 def captured(session: graph_runtime.Session) -> CapturedRuns:

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 from ortkit.runtime import sharing, targets
-from ortkit.runtime.memory_devices import Places, places_of
+from ortkit.runtime.memory_devices import SessionDevices, devices_of
 from ortkit.runtime.targets import CPU, CUDA
 
 
@@ -155,7 +155,7 @@ def test_places_of_a_session_on_cuda() -> None:
         get_input_memory_infos=lambda: [SimpleNamespace(name=name) for name in ("Cuda", "Cpu")],
         get_provider_options=lambda: {CUDA: {"device_id": "3"}},
     )
-    assert places_of(session) == Places("cuda", "cuda", 3, frozenset({"end"}))
+    assert devices_of(session) == SessionDevices("cuda", "cuda", 3, frozenset({"end"}))
 
 
 def test_libraries_of_wheels_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tuned_regions import SOFTMAX
 
-from ortkit.kernels.tuning.database import Place, Record
+from ortkit.kernels.tuning.database import Record, RecordKey
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.loop import Loop
@@ -39,7 +39,7 @@ class Clock:
             ]
 
         case = TuneCase(SOFTMAX, (7,), share)
-        place = Place("cpu", "x86-64-v3", "none", name, "")
+        place = RecordKey("cpu", "x86-64-v3", "none", name, "")
         return TuningRegion(
             case, "none", TARGET, place, Record("op", "g"), time,
             parameters={key: (default, *values[1:]) for key, values in PARAMETERS.items()},

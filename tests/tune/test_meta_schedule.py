@@ -24,8 +24,8 @@ from ortkit.extend.tvm.traces import NAME, TracedSchedule, name_of, read_traced
 from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import (
-    Place,
     Record,
+    RecordKey,
     TunedDatabase,
     keep_database,
     load_database,
@@ -94,7 +94,7 @@ def kernels(path: Path, **sizes: int) -> tuple[SearchedKernel, ...]:
 
 
 def keep(kernel: SearchedKernel, best: str, generator: str = "") -> None:
-    place = Place(processor(), TARGET.level, NAME, kernel.signature.key, kernel.bucket)
+    place = RecordKey(processor(), TARGET.level, NAME, kernel.signature.key, kernel.bucket)
     record = Record(kernel.name, generator or kernel.generator, (), best, 2.0, 1)
     keep_database(TunedDatabase({place: record}))
 

@@ -9,7 +9,7 @@ import pytest
 from tuned_regions import SOFTMAX
 
 from ortkit.errors import KernelError
-from ortkit.kernels.tuning.database import Place, Record, TrialRecord, load_database
+from ortkit.kernels.tuning.database import Record, RecordKey, TrialRecord, load_database
 from ortkit.targets.target import Target
 from ortkit.tune import region as module
 from ortkit.tune.cases import TuneCase
@@ -17,7 +17,7 @@ from ortkit.tune.region import TuningRegion
 from ortkit.tune.store import TuneStore
 from ortkit.tune.timing import Effort, Times
 
-PLACE = Place("Some CPU", "x86-64-v3", "tvm", SOFTMAX.key, "s0=8")
+PLACE = RecordKey("Some CPU", "x86-64-v3", "tvm", SOFTMAX.key, "s0=8")
 Timer = Callable[[Sequence[str], Effort], list[Times]]
 
 

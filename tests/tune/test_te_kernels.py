@@ -23,8 +23,8 @@ from ortkit.extend.tvm.maker import Maker
 from ortkit.extend.tvm.tuning import BACKEND, te_kernels
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import (
-    Place,
     Record,
+    RecordKey,
     TunedDatabase,
     keep_database,
     load_database,
@@ -141,7 +141,7 @@ def test_a_library_is_built_after_what_was_found(
     x = np.random.default_rng(0).standard_normal((37, 150)).astype(np.float32)
     found = {}
     for choices in ("", "vector=32,unroll=2", "reassociate=1", "wings=2"):
-        place = Place(processor(), TARGET.level, BACKEND, kernel.signature.key, "s0=64,s1=256")
+        place = RecordKey(processor(), TARGET.level, BACKEND, kernel.signature.key, "s0=64,s1=256")
         record = Record(kernel.name, "g", (), choices, 2.0, 1)
         keep_database(TunedDatabase({place: record}))
         library = tmp_path / f"{len(found)}.so"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
 from ortkit.kernels.accuracy import is_number_for_nan, special_values_differ
 from ortkit.verify.kernels.blocks import Operand
-from ortkit.verify.kernels.bodies import pads_windows
+from ortkit.verify.kernels.bodies import pads_windows, value_types
 from ortkit.verify.kernels.expected import Expected
 from ortkit.verify.kernels.ops import OPS
 from ortkit.verify.kernels.ops_blocks import rounded_as_allowed
@@ -35,6 +36,20 @@ def function(text: str) -> onnx.FunctionProto:
 )
 def test_windows_that_space_to_depth_pads(attributes: str, is_padded: bool) -> None:
     assert pads_windows(function(f"(x, w) => (y) {{ y = Conv<{attributes}>(x, w) }}")) == is_padded
+
+
+def test_types_of_onnx_runtimes_own_operators_are_known() -> None:
+    """A body whose result has no type would never be compared in half precision."""
+    function = onnx.parser.parse_function(
+        """<domain: "d", opset_import: ["" : 20, "com.microsoft" : 1]>
+        f (x, w, s) => (y) {
+            p = com.microsoft.MatMulNBits <K = 32, N = 8, bits = 4, block_size = 32> (x, w, s)
+            g = Sigmoid (p)
+            y = Mul (p, g)
+        }"""
+    )
+    types = value_types(function, [10, 2, 10])
+    assert {name: types[name].name for name in "pgy"} == dict.fromkeys("pgy", "float16")
 
 
 def test_kinds_are_found_in_the_middle_of_a_name() -> None:

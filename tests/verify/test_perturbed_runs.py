@@ -75,3 +75,29 @@ def test_steps_run_on_the_sets_on_which_they_are_off(monkeypatch: pytest.MonkeyP
     sets = {name for _, names in made for name in names}
     assert sets
     assert len(sets) < 4
+
+
+def test_few_runs_of_one_model_explain_rounded_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits that a sum loses need no more; for a weight that is off all runs are made."""
+    made: list[list[tuple[str, int, int]]] = []
+    run = RewriteStage.run
+
+    def noted(
+        stage: RewriteStage, settings: Sequence[Setting], feeds: Sequence[Path] | None = None
+    ) -> list[SessionResult]:
+        if any(each.repeats > 1 for each in settings):
+            made.append([(each.results.name, each.first, each.repeats) for each in settings])
+        return run(stage, settings, feeds)
+
+    monkeypatch.setattr(RewriteStage, "run", noted)
+    text = "g (float16[n, 64] x) => (float16[n, 8] y) {{ {} y = Relu(t) }}"
+    weight, far = random_weights(64, 8).astype(np.float16), np.full(8, 100, np.float16)
+    lossy = text.format("p = MatMul(x, w) a = Add(p, c) t = Sub(a, c)")
+    original = model(lossy, {"w": weight, "c": far})
+    short, weights = text.format("v = Transpose(z) t = MatMul(x, v)"), {"z": weight.T.copy()}
+    assert verify_models(original, model(short, weights)).verdict == "yes"
+    assert made == [[("lost", 0, 4)]]
+    weights["z"][3, 5] *= np.float16(1.1)
+    made.clear()
+    assert verify_models(original, model(short, weights)).verdict == "no"
+    assert made[:2] == [[("lost", 0, 4)], [("lost", 4, 4), ("new", 0, 8)]]

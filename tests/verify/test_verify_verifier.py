@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,9 +20,12 @@ from onnx import TensorProto, helper
 from small_models import model, proto, random_weights, save
 
 from ortkit.errors import MissingDependencyError, UserError
-from ortkit.verify import sessions
+from ortkit.verify import sessions, verifier
 from ortkit.verify.pair import verify_models
 from ortkit.verify.reference import Reference
+from ortkit.verify.rewrite_check import RewriteCheck
+from ortkit.verify.rewrites import RewriteStage
+from ortkit.verify.sessions import SessionResult
 from ortkit.verify.verifier import Verifier
 
 TWO_LAYERS = """
@@ -372,3 +377,25 @@ def test_the_child_imports_nothing_large() -> None:
         "ortkit.verify.kernels.library",
         "ortkit.version",
     }
+
+
+@pytest.mark.parametrize(("weight", "verdict"), [(1.0, "yes"), (1.5, "no")])
+def test_a_candidate_runs_while_its_values_are_compared(
+    monkeypatch: pytest.MonkeyPatch, weight: float, verdict: str
+) -> None:
+    is_running, run, check = Event(), Verifier._run, RewriteStage.check
+
+    def noted(self: Verifier, *given: Any) -> list[SessionResult]:
+        is_running.set()
+        return run(self, *given)
+
+    def waiting(self: RewriteStage, *given: Any) -> RewriteCheck:
+        assert is_running.wait(30.0)
+        return check(self, *given)
+
+    monkeypatch.setattr(verifier, "judges_here", lambda: 2)
+    monkeypatch.setattr(Verifier, "_run", noted)
+    monkeypatch.setattr(RewriteStage, "check", waiting)
+    text = "g (float[n, 8] x) => (float[n, 8] y) { t = Mul(x, w) y = Relu(t) }"
+    original, candidate = (model(text, {"w": np.full(8, w, np.float32)}) for w in (1.0, weight))
+    assert verify_models(original, candidate).verdict == verdict

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx
 
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, extent_of, product
-from ortkit.kernels.triton.hand import Call, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import Body, integer
 from ...forms.conv_half import optional
-from ...forms.gemm_fp8 import FP8, quantized
 from ...forms.gemm_norms import Norm, read_norm
+from ..alignment import for_any_alignment
 from ..conv.conv_tiles import power
+from .fp8 import FP8, FP8_ARCHITECTURES, quantized
 
 _FLOAT, _FP8 = int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.FLOAT8E4M3FN)
 _SOURCES = ("float16", "bfloat16", "float32")
@@ -49,9 +49,6 @@ class RoundedRows:
     largest: float = 0.0
     least: float = 0.0
 
-    #: What converts such numbers.
-    architectures: ClassVar[tuple[int, ...]] = (89, 90, 100, 103, 120)
-
     def variants(self) -> tuple[VariantSource, ...]:
         """Return the kernel, and one for unaligned tensors."""
         inputs, norm = self.signature.inputs, self.norm
@@ -73,13 +70,7 @@ class RoundedRows:
             max(1, min(16, power(height * block // _EACH))),
         )  # fmt: skip
         text = kernel_text("fp8_quantize_rows_kernel")
-        return tuple(
-            hand_variant(
-                self.signature, (call,), text, is_aligned=is_aligned,
-                architectures=self.architectures,
-            )
-            for is_aligned in (True, False)
-        )  # fmt: skip
+        return for_any_alignment(self.signature, (call,), text, architectures=FP8_ARCHITECTURES)
 
 
 @refusals

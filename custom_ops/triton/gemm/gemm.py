@@ -21,6 +21,7 @@ from ortkit.kernels.triton.source import VariantSource
 
 from ...forms.conv_half import epilogue_text
 from ...forms.gemm import MOST_OPERANDS, Products
+from ..alignment import for_any_alignment
 from .gemm_tiles import PLAIN, PLAIN_PAIR, Tile, tiles_of
 
 _GROUP_WARPS = 4
@@ -109,13 +110,9 @@ class TiledProduct:
         call = Call("gemm_kernel", arguments, grid, _GROUP_WARPS, tile.stages)
         text = kernel_text("gemm_kernel")
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
-        return tuple(
-            hand_variant(
-                form.signature, [call], text, self._conditions(_MOST_ROWS), is_aligned=is_aligned,
-                architectures=self.architectures,
-            )
-            for is_aligned in (True, False)
-        )  # fmt: skip
+        return for_any_alignment(
+            form.signature, [call], text, (), self._conditions(_MOST_ROWS), self.architectures
+        )
 
     def _count(self) -> Extent:
         """Return the number of products."""

@@ -17,6 +17,7 @@ the epilogue, and ours, of [depth, columns]:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.kernels.cuda import MAX_GRID
@@ -44,11 +45,14 @@ class RowProduct:
     """GEMV: matmuls with M = 1."""
 
     form: Products
+    #: What it is made for; None for all GPUs.
+    architectures: ClassVar[tuple[int, ...] | None] = None
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return the kernel, and one for unaligned tensors."""
         call, text = self.call()
-        return for_any_alignment(self.form.signature, (call,), text)
+        only = self.architectures
+        return for_any_alignment(self.form.signature, (call,), text, architectures=only)
 
     def strip(self) -> Strip:
         """Return the part of one block."""

@@ -10,13 +10,13 @@ from ..gemm.bf16_emitter import PAIRS, TILE
 from ..tile.registers import VECTOR
 from .amx_emitter import RowEmitter
 from .amx_softmax import Rows, Scores
-from .operand_layout import LOWEST, Places
+from .operand_layout import LOWEST, OperandLayout
 from .tiles import fill, turn
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
-# Between rows that tiles read or write: without it rows of a power of two would share places of
+# Between rows that tiles read or write: without it rows of a power of two would share sets of
 # the cache.
 _GAP = PAIRS
 # Tiles: sums (row, column) 0 to 3, then two of the left operand, then two of the right one.
@@ -29,7 +29,7 @@ class GroupWriter:
     """The emission of one group.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         form: What is computed.
         buffers: The region's tensors.
         keys: Of a block, a multiple of 32.
@@ -73,9 +73,9 @@ class GroupWriter:
     def emit(self, batch: Expr, head: Expr, start: Expr) -> None:
         """Emit a group whose first query is `start`."""
         e = self.e
-        places = Places(e, self.form, self.buffers, PAIRS // VECTOR, batch, head, start)
+        layout = OperandLayout(e, self.form, self.buffers, PAIRS // VECTOR, batch, head, start)
         count = e.share(e.minimum(e.extent(self.form.q.length) - start, e.i64(self.group)))
-        self._copy_queries(places, count)
+        self._copy_queries(layout, count)
         fill(e, self._largest, self.group, LOWEST)
         fill(e, self._total, self.group * VECTOR, 0.0)
         count_of_vectors = e.i64(self.group * self.form.v.width // VECTOR)
@@ -84,25 +84,25 @@ class GroupWriter:
         keys = e.extent(self.form.k.length)
         if self.form.is_causal:
             keys = e.minimum(keys, start + count)
-        keys, base = e.share(keys), self._base_of_mask(places)
+        keys, base = e.share(keys), self._base_of_mask(layout)
         with e.loop(e.share(e.divide_up(keys, self.keys))) as number:
             first = e.share(number * e.i64(self.keys))
             here = e.share(e.minimum(e.i64(self.keys), keys - first))
-            self._pack_keys(places, first, here)
-            self._pack_values(places, first, here)
+            self._pack_keys(layout, first, here)
+            self._pack_values(layout, first, here)
             with e.loop(e.share(e.divide_up(count, PAIRS))) as part:
                 row = e.share(part * e.i64(PAIRS))
-                self._part(Scores(places, first, here, row, count, base))
+                self._part(Scores(layout, first, here, row, count, base))
         rows = Rows(e, self.form, self.buffers, self._pitch)
-        rows.write(places, count, self._sums, self._largest, self._total)
+        rows.write(layout, count, self._sums, self._largest, self._total)
 
-    def _base_of_mask(self, places: Places) -> Expr | None:
-        return None if self.form.mask is None else places.base_of_mask()
+    def _base_of_mask(self, layout: OperandLayout) -> Expr | None:
+        return None if self.form.mask is None else layout.base_of_mask()
 
     # ---- packing
-    def _copy_queries(self, places: Places, count: Expr) -> None:
+    def _copy_queries(self, layout: OperandLayout, count: Expr) -> None:
         e, q, (sink, origin) = self.e, self.form.q, self._queries
-        begin = e.share(places.base(q, places.head) + places.start * e.i64(q.pitch))
+        begin = e.share(layout.base(q, layout.head) + layout.start * e.i64(q.pitch))
         with e.loop(count) as row:
             source = e.share(begin + row * e.i64(q.pitch))
             to = e.share(origin + row * e.i64(self.depth))
@@ -114,13 +114,13 @@ class GroupWriter:
     def _pairs(self, heads: Heads, at: Expr, count: int) -> Expr:
         return self.e.pairs_of(self.buffers[heads.tensor], at, count)
 
-    def _row_of(self, places: Places, heads: Heads, last: Expr, key: Expr) -> Expr:
+    def _row_of(self, layout: OperandLayout, heads: Heads, last: Expr, key: Expr) -> Expr:
         """Return the element that a key's row begins at; of those after the last one, its."""
         e = self.e
-        base = places.base(heads, places.kv_head())
+        base = layout.base(heads, layout.kv_head())
         return e.share(base + e.minimum(key, last) * e.i64(heads.pitch))
 
-    def _pack_keys(self, places: Places, first: Expr, count: Expr) -> None:
+    def _pack_keys(self, layout: OperandLayout, first: Expr, count: Expr) -> None:
         """Transpose blocks of 16 keys by 16 pairs. Keys after the last one repeat it."""
         e, k, (sink, origin) = self.e, self.form.k, self._packed_keys
         last, zero = e.share(first + count - e.i64(1)), e.share(e.minimum(first, e.i64(0)))
@@ -129,7 +129,7 @@ class GroupWriter:
             for column in range(0, k.width, PAIRS):
                 width = min(PAIRS, k.width - column)
                 with e.loop(e.i64(TILE)) as row:
-                    at = self._row_of(places, k, last, top + row) + e.i64(column)
+                    at = self._row_of(layout, k, last, top + row) + e.i64(column)
                     pairs = e.bitcast(self._pairs(k, at, width), "float32x16")
                     e.put(self._stage, row * e.i64(TILE), pairs, TILE)
                 to = e.share(
@@ -145,13 +145,13 @@ class GroupWriter:
 
                 turn(e, load, keep, zero)
 
-    def _pack_values(self, places: Places, first: Expr, count: Expr) -> None:
+    def _pack_values(self, layout: OperandLayout, first: Expr, count: Expr) -> None:
         """Put rows of two keys side by side, column by column."""
         e, v, (sink, origin) = self.e, self.form.v, self._packed_values
         last = e.share(first + count - e.i64(1))
         with e.loop(e.share(e.divide_up(count, PAIRS) * e.i64(TILE))) as pair:
             key = e.share(first + pair * e.i64(2))
-            rows = [self._row_of(places, v, last, key + e.i64(each)) for each in range(2)]
+            rows = [self._row_of(layout, v, last, key + e.i64(each)) for each in range(2)]
             for column in range(0, v.width, PAIRS):
                 width = min(PAIRS, v.width - column)
                 low, high = (
@@ -207,9 +207,9 @@ class GroupWriter:
         sums = self._sums[0], self._sums[1] + scores.row * e.i64(width)
         for column in range(0, width, PAIRS):
             columns = min(2, (width - column) // TILE)
-            places = self._tiles(sums[1] + e.i64(column), width, columns)
-            for tile, place in places.items():
-                e.load_tile(tile, sums[0], place, e.i64(width * 4))
+            offsets = self._tiles(sums[1] + e.i64(column), width, columns)
+            for tile, offset in offsets.items():
+                e.load_tile(tile, sums[0], offset, e.i64(width * 4))
             with e.loop(steps) as step:
                 for part in range(columns):
                     strip = e.i64((column // TILE + part) * self.keys * TILE)
@@ -234,5 +234,5 @@ class GroupWriter:
     def _keep(self, sink: tuple[Buffer, Expr], column: Expr, pitch: int, columns: int) -> None:
         """Write the tiles of sums from a column on."""
         e, (buffer, origin) = self.e, sink
-        for tile, place in self._tiles(origin + column, pitch, columns).items():
-            e.store_tile(tile, buffer, place, e.i64(pitch * 4))
+        for tile, offset in self._tiles(origin + column, pitch, columns).items():
+            e.store_tile(tile, buffer, offset, e.i64(pitch * 4))

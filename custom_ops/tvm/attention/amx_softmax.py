@@ -12,7 +12,7 @@ from ...forms.attention_cpu import AttentionForm
 from ..gemm.bf16_emitter import PAIRS
 from ..tile.registers import VECTOR
 from .amx_emitter import RowEmitter
-from .operand_layout import LOWEST, Places
+from .operand_layout import LOWEST, OperandLayout
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -30,7 +30,7 @@ class Scores:
     """The scores of up to 32 queries of a group and one block of keys.
 
     Args:
-        places: The group.
+        layout: The group.
         first: The block's first key.
         keys: How many it has.
         row: The first query, in the group.
@@ -38,7 +38,7 @@ class Scores:
         mask: Where the head's mask begins, if there is one.
     """
 
-    places: Places
+    layout: OperandLayout
     first: Expr
     keys: Expr
     row: Expr
@@ -51,7 +51,7 @@ class Rows:
     """What is done to rows of scores.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         form: What is computed.
         buffers: The region's tensors.
         pitch: Between rows of scores and of weights, in elements.
@@ -73,7 +73,7 @@ class Rows:
         e = self.e
         if not self.form.is_causal:
             return scores.keys
-        until = scores.places.start + row + e.i64(1)
+        until = scores.layout.start + row + e.i64(1)
         return e.minimum(scores.keys, until - scores.first)
 
     @property
@@ -170,7 +170,7 @@ class Rows:
         added = e.i64(0)
         if mask is not None and scores.mask is not None:
             keys = e.extent(self.form.k.length)
-            added = e.share(scores.mask + (scores.places.start + row) * keys + scores.first)
+            added = e.share(scores.mask + (scores.layout.start + row) * keys + scores.first)
 
         def keep(key: Expr, is_edge: bool) -> None:
             for number, half in enumerate(halves):
@@ -180,7 +180,7 @@ class Rows:
                     value = given[begin + here]
                     if mask is not None:
                         near = e.minimum(here, seen - e.i64(1)) if is_edge else here
-                        added_here = scores.places.mask_at(added + near)
+                        added_here = scores.layout.mask_at(added + near)
                         value = value * e.f32(self.form.scale) + added_here
                     value = e.share(value)
                     if is_edge:
@@ -237,13 +237,13 @@ class Rows:
 
     # ---- results
     def write(
-        self, places: Places, count: Expr, sums: Place, largest: Buffer, total: Buffer
+        self, layout: OperandLayout, count: Expr, sums: Place, largest: Buffer, total: Buffer
     ) -> None:
         """Write the sums over their totals; zeros for a query none of whose scores counts."""
         e, v, result = self.e, self.form.v, self.form.result
         output = self.buffers[result.tensor]
         is_narrow = e.dtypes[result.tensor] == "bfloat16"
-        sink = e.share(places.base(result, places.head) + places.start * e.i64(result.pitch))
+        sink = e.share(layout.base(result, layout.head) + layout.start * e.i64(result.pitch))
         with e.loop(count) as row:
             whole = e.scratch()
             with e.vector(VECTOR) as lane:

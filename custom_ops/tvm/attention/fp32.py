@@ -101,10 +101,10 @@ class Attention(AttentionTemplate):
     ) -> None:
         """Compute a block; one of few queries, as the last one may be, has fewer vectors."""
         from .fp32_block import Block
-        from .operand_layout import Places
+        from .operand_layout import OperandLayout
 
         def emit(vectors: int) -> None:
-            Block(Places(e, self.form, buffers, vectors, *at), tiles).emit()
+            Block(OperandLayout(e, self.form, buffers, vectors, *at), tiles).emit()
 
         length = self.form.q.length.static
         left = None if length is None else length % tiles.queries or tiles.queries

@@ -12,7 +12,7 @@ from ...forms.attention_cpu import AttentionForm
 from ..tile.emitter import TileEmitter
 from ..tile.gemm_tile import accumulators, multiply_add
 from ..tile.registers import VECTOR, Tile
-from .operand_layout import LOWEST, Places
+from .operand_layout import LOWEST, OperandLayout
 from .tiles import Tiling, fill, turn, vector_of
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ class Block:
     """The emission of one block.
 
     Args:
-        places: Which queries.
+        layout: Which queries.
         tiles: How it is cut.
     """
 
-    places: Places
+    layout: OperandLayout
     tiles: Tiling
     _queries: Buffer = field(init=False)  # [width, lane], scaled
     _lift: Buffer = field(init=False)  # [lane]: what the bias of K adds to all scores
@@ -40,7 +40,7 @@ class Block:
     _factor: Buffer = field(init=False)  # [lane]: of sums
 
     def __post_init__(self) -> None:
-        e, lanes = self.e, self.places.lanes
+        e, lanes = self.e, self.layout.lanes
         self._queries = e.scratch(self.form.q.width * lanes)
         self._scores = e.scratch(self.tiles.keys * lanes)
         self._sums = e.scratch(lanes * self.form.v.width)
@@ -51,21 +51,21 @@ class Block:
     @property
     def e(self) -> TileEmitter:
         """Where it is emitted."""
-        return self.places.e
+        return self.layout.e
 
     @property
     def form(self) -> AttentionForm:
         """What is computed."""
-        return self.places.form
+        return self.layout.form
 
     @property
     def _zero(self) -> Expr:
         """A value of 0, as no block starts below it, which LLVM does not know."""
-        return self.e.share(self.e.minimum(self.places.start, self.e.i64(0)))
+        return self.e.share(self.e.minimum(self.layout.start, self.e.i64(0)))
 
     def emit(self) -> None:
         """Emit the block."""
-        e, lanes = self.e, self.places.lanes
+        e, lanes = self.e, self.layout.lanes
         self._pack_queries()
         self._find_lift()
         fill(e, self._largest, lanes, LOWEST)
@@ -91,37 +91,37 @@ class Block:
         e = self.e
         keys = e.share(e.extent(self.form.k.length))
         if self.form.is_causal:
-            keys = e.share(e.minimum(keys, self.places.start + e.i64(self.places.lanes)))
+            keys = e.share(e.minimum(keys, self.layout.start + e.i64(self.layout.lanes)))
         return e.i64(0), keys
 
     # ---- queries
     def _pack_queries(self) -> None:
         e = self.e
-        with e.loop(e.i64(self.places.vectors)) as vector:
+        with e.loop(e.i64(self.layout.vectors)) as vector:
             lane = e.share(vector * e.i64(VECTOR))
             with e.loop(e.i64(self.form.q.width // VECTOR)) as part:
                 self._pack_part(lane, e.share(part * e.i64(VECTOR)))
 
     def _pack_part(self, first: Expr, column: Expr) -> None:
-        e, places, q = self.e, self.places, self.form.q
-        base, bias = places.base(q, places.head), places.bias(q, places.head)
+        e, layout, q = self.e, self.layout, self.form.q
+        base, bias = layout.base(q, layout.head), layout.bias(q, layout.head)
 
         def load(number: Expr, lane: Expr) -> Expr:
-            row = places.number(first + number) * e.i64(q.pitch)
-            value = places.buffers[q.tensor][base + row + column + lane]
+            row = layout.number(first + number) * e.i64(q.pitch)
+            value = layout.buffers[q.tensor][base + row + column + lane]
             value = value if bias is None else value + bias(column + lane)
             return value * e.f32(self.form.scale)
 
         def keep(number: Expr, transposed: Buffer) -> None:
-            at = e.share((column + number) * e.i64(places.lanes) + first)
+            at = e.share((column + number) * e.i64(layout.lanes) + first)
             with e.vector(VECTOR) as lane:
                 e.store(self._queries, transposed[lane], at + lane)
 
         turn(e, load, keep, self._zero)
 
     def _find_lift(self) -> None:
-        e, lanes = self.e, self.places.lanes
-        bias = self.places.bias(self.form.k, self.places.kv_head())
+        e, lanes = self.e, self.layout.lanes
+        bias = self.layout.bias(self.form.k, self.layout.kv_head())
         fill(e, self._lift, lanes, 0.0)
         if bias is None:
             return
@@ -137,18 +137,18 @@ class Block:
     def _score(self, first: Expr, count: Expr) -> None:
         """Write the scores of a block of keys, in tiles; the last one may repeat its last key."""
         e, k, rows = self.e, self.form.k, self.tiles.key_rows
-        base = self.places.base(k, self.places.kv_head())
+        base = self.layout.base(k, self.layout.kv_head())
         last = e.share(e.extent(k.length) - e.i64(1))
         with e.loop(e.share(e.divide_up(count, rows))) as number:
             tile = e.share(number * e.i64(rows))
             keys = [e.minimum(first + tile + e.i64(row), last) for row in range(rows)]
             starts = [e.share(base + key * e.i64(k.pitch)) for key in keys]
-            registers = accumulators(e, Tile(rows, self.places.vectors), self._lift)
+            registers = accumulators(e, Tile(rows, self.layout.vectors), self._lift)
             with e.loop(e.i64(k.width)) as column:
-                queries = e.share(column * e.i64(self.places.lanes))
+                queries = e.share(column * e.i64(self.layout.lanes))
                 multiply_add(
                     e, registers,
-                    lambda row: e.share(self.places.buffers[k.tensor][starts[row] + column]),
+                    lambda row: e.share(self.layout.buffers[k.tensor][starts[row] + column]),
                     lambda vector, lane: self._queries[queries + e.i64(vector * VECTOR) + lane],
                 )  # fmt: skip
             self._keep_scores(registers, tile, e.share(first + tile))
@@ -166,11 +166,11 @@ class Block:
 
     def _hides_any(self, key: Expr, count: int) -> Expr:
         """Return whether some query does not see all of some keys."""
-        return key + self.e.i64(count - 1) > self.places.start
+        return key + self.e.i64(count - 1) > self.layout.start
 
     def _is_seen(self, key: Expr, lane: Expr) -> Expr:
         """Return whether the query of a lane sees a key."""
-        return key <= self.places.start + lane
+        return key <= self.layout.start + lane
 
     def _store_scores(self, registers: list[list[Buffer]], tile: Expr, key: Expr | None) -> None:
         """Write a tile; of queries before a key, minus infinity. Without a mask, with maxima."""
@@ -178,7 +178,7 @@ class Block:
         for row, vectors in enumerate(registers):
             for vector, register in enumerate(vectors):
                 column = e.i64(vector * VECTOR)
-                at = e.share((tile + e.i64(row)) * e.i64(self.places.lanes) + column)
+                at = e.share((tile + e.i64(row)) * e.i64(self.layout.lanes) + column)
                 with e.vector(VECTOR) as lane:
                     score = register[lane]
                     if key is not None:
@@ -195,13 +195,13 @@ class Block:
 
     def _add_mask(self, first: Expr, count: Expr) -> None:
         """Add the mask to a block of scores, and keep their maxima."""
-        e, places = self.e, self.places
-        base, keys = places.base_of_mask(), e.extent(self.form.k.length)
-        with e.loop(e.i64(places.vectors)) as vector:
+        e, layout = self.e, self.layout
+        base, keys = layout.base_of_mask(), e.extent(self.form.k.length)
+        with e.loop(e.i64(layout.vectors)) as vector:
             lane = e.share(vector * e.i64(VECTOR))
 
             def row(number: Expr) -> Expr:
-                return base + places.number(lane + number) * keys + first
+                return base + layout.number(lane + number) * keys + first
 
             whole = e.share(e.divide_down(count, VECTOR))
             with e.loop(whole) as part:
@@ -209,12 +209,12 @@ class Block:
             with e.loop(e.share(count - whole * e.i64(VECTOR))) as left:
                 key, added = e.share(whole * e.i64(VECTOR) + left), e.scratch()
                 with e.loop(e.i64(VECTOR)) as number:
-                    e.store(added, places.mask_at(row(number) + key), number)
+                    e.store(added, layout.mask_at(row(number) + key), number)
                 self._add_to_scores(key, lane, added)
 
     def _add_mask_part(self, first: Expr, row: Callable[[Expr], Expr], key: Expr) -> None:
         def load(number: Expr, lane: Expr) -> Expr:
-            return self.places.mask_at(row(number) + key + lane)
+            return self.layout.mask_at(row(number) + key + lane)
 
         def keep(number: Expr, added: Buffer) -> None:
             self._add_to_scores(self.e.share(key + number), first, added)
@@ -223,7 +223,7 @@ class Block:
 
     def _add_to_scores(self, key: Expr, first: Expr, added: Buffer) -> None:
         e = self.e
-        at = e.share(key * e.i64(self.places.lanes) + first)
+        at = e.share(key * e.i64(self.layout.lanes) + first)
         with e.vector(VECTOR) as lane:
             score = e.share(self._scores[at + lane] + added[lane])
             e.store(self._scores, score, at + lane)
@@ -233,7 +233,7 @@ class Block:
     def _exponentiate(self, count: Expr) -> None:
         """Write exponentials for a block of scores, and how much smaller those before become."""
         e = self.e
-        totals, largest = [e.scratch() for _ in range(self.places.vectors)], []
+        totals, largest = [e.scratch() for _ in range(self.layout.vectors)], []
         for vector, total in enumerate(totals):
             column = e.i64(vector * VECTOR)
             with e.vector(VECTOR) as lane:
@@ -246,7 +246,7 @@ class Block:
             largest.append(self._largest_of(column))
         with e.loop(count) as key:
             for vector, total in enumerate(totals):
-                at = e.share(key * e.i64(self.places.lanes) + e.i64(vector * VECTOR))
+                at = e.share(key * e.i64(self.layout.lanes) + e.i64(vector * VECTOR))
                 with e.vector(VECTOR) as lane:
                     score = self._capped(self._scores[at + lane])
                     power = exp_nonpositive(e, e.share(score - largest[vector][lane]))
@@ -266,7 +266,7 @@ class Block:
 
     def _rescale(self) -> None:
         e, width = self.e, self.form.v.width
-        with e.loop(e.i64(self.places.lanes)) as row:
+        with e.loop(e.i64(self.layout.lanes)) as row:
             factor = e.share(self._factor[row])
             with e.loop(e.i64(width // VECTOR)) as part:
                 at = e.share(row * e.i64(width) + part * e.i64(VECTOR))
@@ -281,8 +281,8 @@ class Block:
         epsilons (2026-11).
         """
         e, v, rows = self.e, self.form.v, self.tiles.query_rows
-        start = e.share(self.places.base(v, self.places.kv_head()) + first * e.i64(v.pitch))
-        with e.loop(e.share(e.divide_up(self.places.queries_here(), rows))) as number:
+        start = e.share(self.layout.base(v, self.layout.kv_head()) + first * e.i64(v.pitch))
+        with e.loop(e.share(e.divide_up(self.layout.queries_here(), rows))) as number:
             row = e.share(number * e.i64(rows))
             for part in range(0, v.width // VECTOR, self.tiles.columns):
                 vectors = min(self.tiles.columns, v.width // VECTOR - part)
@@ -291,7 +291,7 @@ class Block:
     def _add_tile(self, tile: Tile, row: Expr, column: int, start: Expr, count: Expr) -> None:
         e, v = self.e, self.form.v
         registers = [[e.scratch() for _ in range(tile.vectors)] for _ in range(tile.rows)]
-        places = [
+        offsets = [
             [
                 e.share((row + e.i64(number)) * e.i64(v.width) + e.i64(column + vector * VECTOR))
                 for vector in range(tile.vectors)
@@ -300,7 +300,7 @@ class Block:
         ]
         pairs = [
             pair
-            for of_row, at_row in zip(registers, places, strict=True)
+            for of_row, at_row in zip(registers, offsets, strict=True)
             for pair in zip(of_row, at_row, strict=True)
         ]
         for register, _ in pairs:
@@ -308,35 +308,35 @@ class Block:
                 e.store(register, e.f32(0.0), lane)
         with e.loop(count) as key:
             values = e.share(start + key * e.i64(v.pitch) + e.i64(column))
-            powers = e.share(key * e.i64(self.places.lanes) + row)
+            powers = e.share(key * e.i64(self.layout.lanes) + row)
             multiply_add(
                 e,
                 registers,
                 lambda number: e.share(self._scores[powers + e.i64(number)]),
-                lambda vector, lane: self.places.buffers[v.tensor][
+                lambda vector, lane: self.layout.buffers[v.tensor][
                     values + e.i64(vector * VECTOR) + lane
                 ],
             )
-        for register, place in pairs:
+        for register, offset in pairs:
             with e.vector(VECTOR) as lane:
-                e.store(self._sums, self._sums[place + lane] + register[lane], place + lane)
+                e.store(self._sums, self._sums[offset + lane] + register[lane], offset + lane)
 
     def _write(self) -> None:
         """Write the sums over their totals; zeros for a query none of whose scores counts."""
         e, v = self.e, self.form.v
-        output = self.places.buffers[self.form.result.tensor]
-        bias = self.places.bias(v, self.places.kv_head())
-        for vector in range(self.places.vectors):
+        output = self.layout.buffers[self.form.result.tensor]
+        bias = self.layout.bias(v, self.layout.kv_head())
+        for vector in range(self.layout.vectors):
             with e.vector(VECTOR) as lane:
                 at = e.i64(vector * VECTOR) + lane
                 counts = self._largest[at] > e.f32(LOWEST)
                 factor = e.select(counts, e.f32(1.0) / self._total[at], e.f32(0.0))
                 e.store(self._factor, factor, at)
                 e.store(self._lift, e.select(counts, e.f32(1.0), e.f32(0.0)), at)
-        sink = self.places.base(self.form.result, self.places.head)
-        with e.loop(self.places.queries_here()) as row:
+        sink = self.layout.base(self.form.result, self.layout.head)
+        with e.loop(self.layout.queries_here()) as row:
             factor, counted = e.share(self._factor[row]), e.share(self._lift[row])
-            to = e.share(sink + (self.places.start + row) * e.i64(self.form.result.pitch))
+            to = e.share(sink + (self.layout.start + row) * e.i64(self.form.result.pitch))
             with e.loop(e.i64(v.width // VECTOR)) as part:
                 column = e.share(part * e.i64(VECTOR))
                 with e.vector(VECTOR) as lane:

@@ -11,7 +11,7 @@ from ortkit.kernels.region.vectormath import tanh
 from ...forms.attention_grouped import GroupedForm, Rotation
 from ..tile.registers import VECTOR
 from .fp32_block import Block
-from .operand_layout import Places
+from .operand_layout import OperandLayout
 from .tiles import fill
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class GroupedPlaces(Places):
+class GroupedOperandLayout(OperandLayout):
     """A block of a unit's rows: the heads of one new row, then those of the next.
 
     Args:
@@ -119,42 +119,42 @@ class GroupedPlaces(Places):
 class GroupedBlock(Block):
     """The emission of one block, over all keys of the cache that it sees."""
 
-    places: GroupedPlaces
+    layout: GroupedOperandLayout
     _last: Buffer = field(init=False)  # int32 [lane]: the last key that a query sees
     _first: Buffer = field(init=False)  # int32 [lane]: the first one
     _rotated: Buffer = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._first = self.e.local(self.places.lanes, "int32")
-        self._last = self.e.local(self.places.lanes, "int32")
+        self._first = self.e.local(self.layout.lanes, "int32")
+        self._last = self.e.local(self.layout.lanes, "int32")
         self._rotated = self.e.scratch(self.form.q.width)
 
     def _pack_queries(self) -> None:
         """Emit all rows, rotated and scaled, columns first."""
-        e, q, places = self.e, self.form.q, self.places
-        with e.loop(e.i64(places.lanes)) as lane:
-            row, head = places.row(lane)
-            e.store(self._last, e.cast(places.last_key(row), "int32"), lane)
-            if places.of.window:
-                e.store(self._first, e.cast(places.first_key(row), "int32"), lane)
-            places.rotate_query(row, head, (self._rotated, e.i64(0)))
+        e, q, layout = self.e, self.form.q, self.layout
+        with e.loop(e.i64(layout.lanes)) as lane:
+            row, head = layout.row(lane)
+            e.store(self._last, e.cast(layout.last_key(row), "int32"), lane)
+            if layout.of.window:
+                e.store(self._first, e.cast(layout.first_key(row), "int32"), lane)
+            layout.rotate_query(row, head, (self._rotated, e.i64(0)))
             with e.loop(e.i64(q.width)) as column:
                 value = self._rotated[column] * e.f32(self.form.scale)
-                e.store(self._queries, value, column * e.i64(places.lanes) + lane)
+                e.store(self._queries, value, column * e.i64(layout.lanes) + lane)
 
     def _find_lift(self) -> None:
-        fill(self.e, self._lift, self.places.lanes, 0.0)
+        fill(self.e, self._lift, self.layout.lanes, 0.0)
 
     def _capped(self, score: Expr) -> Expr:
-        return self.places.capped(score)
+        return self.layout.capped(score)
 
     # ---- which keys are seen
     def _keys_here(self) -> tuple[Expr, Expr]:
         e = self.e
-        last = e.share(e.cast(self._last[e.i64(self.places.lanes - 1)], "int64"))
+        last = e.share(e.cast(self._last[e.i64(self.layout.lanes - 1)], "int64"))
         end = e.share(last + e.i64(1))
-        if not self.places.of.window:
+        if not self.layout.of.window:
             return e.i64(0), end
         first = e.share(e.cast(self._first[e.i64(0)], "int64"))
         return e.share(e.minimum(first, end)), end
@@ -163,30 +163,30 @@ class GroupedBlock(Block):
         e = self.e
         number = e.share(e.cast(key, "int32"))
         hides = number + e.i32(count - 1) > self._last[e.i64(0)]
-        if self.places.of.window:
-            hides = e.either(hides, number < self._first[e.i64(self.places.lanes - 1)])
+        if self.layout.of.window:
+            hides = e.either(hides, number < self._first[e.i64(self.layout.lanes - 1)])
         return hides
 
     def _is_seen(self, key: Expr, lane: Expr) -> Expr:
         e = self.e
         number = e.cast(key, "int32")
         seen = number <= self._last[lane]
-        if self.places.of.window:
+        if self.layout.of.window:
             seen = e.both(seen, number >= self._first[lane])
         return seen
 
     # ---- results
     def _write(self) -> None:
         """Write the sums over their totals."""
-        e, places, result = self.e, self.places, self.form.result
-        output = places.buffers[result.tensor]
-        with e.loop(places.queries_here()) as lane:
-            row, head = places.row(lane)
+        e, layout, result = self.e, self.layout, self.form.result
+        output = layout.buffers[result.tensor]
+        with e.loop(layout.queries_here()) as lane:
+            row, head = layout.row(lane)
             factor = e.share(e.f32(1.0) / self._total[lane])
-            if places.of.window:
+            if layout.of.window:
                 sees = self._first[lane] <= self._last[lane]
                 factor = e.share(e.select(sees, factor, e.f32(0.0)))
-            to = places.result_at(row, head)
+            to = layout.result_at(row, head)
             with e.loop(e.i64(result.width // VECTOR)) as part:
                 column = e.share(part * e.i64(VECTOR))
                 with e.vector(VECTOR) as each:
@@ -205,7 +205,7 @@ def rotate_row(
     """Emit a row of a head as its position rotates it.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         buffers: The region's tensors.
         row: Where it begins, and where to.
         width: Of the head.

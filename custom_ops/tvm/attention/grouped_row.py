@@ -14,7 +14,7 @@ from ortkit.kernels.tvm.emit import NEAREST
 
 from ..tile.gemm_tile import accumulators, multiply_add
 from ..tile.registers import VECTOR, Tile
-from .grouped_block import GroupedPlaces
+from .grouped_block import GroupedOperandLayout
 from .operand_layout import LOWEST
 from .tiles import Tiling, fill, sums_of, vector_of
 
@@ -40,11 +40,11 @@ class OneRow:
     """The emission of the one new row of a unit.
 
     Args:
-        places: Where the operands lie.
+        layout: Where the operands lie.
         tiles: Of the processor level.
     """
 
-    places: GroupedPlaces
+    layout: GroupedOperandLayout
     tiles: Tiling
     _queries: Buffer = field(init=False)  # [head, width], scaled
     _scores: Buffer = field(init=False)  # [head, key], and then their exponentials
@@ -62,15 +62,15 @@ class OneRow:
     @property
     def e(self) -> TileEmitter:
         """Where it is emitted."""
-        return self.places.e
+        return self.layout.e
 
     @property
     def _share(self) -> int:
-        return self.places.of.share
+        return self.layout.of.share
 
     @property
     def _width(self) -> int:
-        return self.places.form.q.width
+        return self.layout.form.q.width
 
     @property
     def _asks(self) -> bool:
@@ -83,13 +83,13 @@ class OneRow:
 
     def emit(self) -> None:
         """Emit the row."""
-        e, unit = self.e, self.places.unit
+        e, unit = self.e, self.layout.unit
         fill(e, self._sums, self._share * self._width, 0.0)
         fill(e, self._total, self._share * VECTOR, 0.0)
         with e.loop(e.i64(self._share)) as head:
             self._pack(head)
-        last = self.places.last_key(unit.first)
-        begin = e.share(e.minimum(self.places.first_key(unit.first), last + e.i64(1)))
+        last = self.layout.last_key(unit.first)
+        begin = e.share(e.minimum(self.layout.first_key(unit.first), last + e.i64(1)))
         keys = e.share(last + e.i64(1) - begin)
         with e.loop(e.share(e.divide_up(keys, _KEYS))) as number:
             first = e.share(begin + number * e.i64(_KEYS))
@@ -104,19 +104,19 @@ class OneRow:
 
     def _pack(self, head: Expr) -> None:
         e, at = self.e, self.e.share(head * self.e.i64(self._width))
-        self.places.rotate_query(self.places.unit.first, head, (self._queries, at))
+        self.layout.rotate_query(self.layout.unit.first, head, (self._queries, at))
         with e.loop(e.i64(self._width // VECTOR)) as part:
             column = e.share(at + part * e.i64(VECTOR))
             with e.vector(VECTOR) as lane:
-                value = self._queries[column + lane] * e.f32(self.places.form.scale)
+                value = self._queries[column + lane] * e.f32(self.layout.form.scale)
                 e.store(self._queries, value, column + lane)
         e.store(self._largest, e.f32(LOWEST), head)
 
     # ---- scores
     def _score(self, first: Expr, count: Expr, last: Expr) -> None:
         """Emit the scores of a block of keys, sixteen at a time; what is not there is hidden."""
-        e, k = self.e, self.places.form.k
-        base = self.places.base(k, self.places.kv_head())
+        e, k = self.e, self.layout.form.k
+        base = self.layout.base(k, self.layout.kv_head())
         with e.loop(e.share(e.divide_up(count, VECTOR))) as number:
             tile = e.share(number * e.i64(VECTOR))
             key = e.share(first + tile)
@@ -172,7 +172,7 @@ class OneRow:
             head: Of queries.
             ahead: Where the later keys begin, and which of the calls for sixteen keys this is.
         """
-        e, keys = self.e, self.places.buffers[self.places.form.k.tensor]
+        e, keys = self.e, self.layout.buffers[self.layout.form.k.tensor]
         (later, turn), parts = ahead, self._width // VECTOR
         lines = -(-len(rows) // self._share)
         totals = [e.scratch() for _ in rows]
@@ -201,14 +201,14 @@ class OneRow:
             value = e.share(self._larger[lanes + lane])
             so_far = e.share(self._largest[head])
             e.store(self._largest, e.select(value > so_far, value, so_far), head)
-        largest = self.places.capped(e.share(self._largest[head]))
-        factor = exp_nonpositive(e, e.share(self.places.capped(before) - largest))
+        largest = self.layout.capped(e.share(self._largest[head]))
+        factor = exp_nonpositive(e, e.share(self.layout.capped(before) - largest))
         with e.vector(VECTOR) as lane:
             e.store(self._total, self._total[lanes + lane] * factor, lanes + lane)
         with e.loop(e.share(e.divide_up(count, VECTOR))) as number:
             at = e.share(scores + number * e.i64(VECTOR))
             with e.vector(VECTOR) as lane:
-                score = self.places.capped(self._scores[at + lane])
+                score = self.layout.capped(self._scores[at + lane])
                 power = exp_nonpositive(e, e.share(score - largest))
                 e.store(self._scores, power, at + lane)
                 e.store(self._total, self._total[lanes + lane] + power, lanes + lane)
@@ -219,8 +219,8 @@ class OneRow:
 
     # ---- values
     def _add_values(self, first: Expr, count: Expr) -> None:
-        e, v = self.e, self.places.form.v
-        start = e.share(self.places.base(v, self.places.kv_head()) + first * e.i64(v.pitch))
+        e, v = self.e, self.layout.form.v
+        start = e.share(self.layout.base(v, self.layout.kv_head()) + first * e.i64(v.pitch))
         rows, vectors = min(_ROWS, self._share), self._width // VECTOR
         most = max(1, (_WIDE if self.tiles.vectors > 1 else _NARROW) // rows)
         # As few passes over the values as can be, of equal width.
@@ -232,8 +232,8 @@ class OneRow:
                 self._add_tile(tile, top, part * VECTOR, start, count)
 
     def _add_tile(self, tile: Tile, top: int, column: int, start: Expr, count: Expr) -> None:
-        e, v = self.e, self.places.form.v
-        values = self.places.buffers[v.tensor]
+        e, v = self.e, self.layout.form.v
+        values = self.layout.buffers[v.tensor]
         zeros = vector_of(e, lambda _: e.f32(0.0))
         none = e.scratch(tile.vectors * VECTOR)
         for vector in range(tile.vectors):
@@ -253,9 +253,9 @@ class OneRow:
             )
         for row, of_row in enumerate(registers):
             for vector, register in enumerate(of_row):
-                place = e.i64((top + row) * self._width + column + vector * VECTOR)
+                offset = e.i64((top + row) * self._width + column + vector * VECTOR)
                 with e.vector(VECTOR) as lane:
-                    e.store(self._sums, self._sums[place + lane] + register[lane], place + lane)
+                    e.store(self._sums, self._sums[offset + lane] + register[lane], offset + lane)
 
     def _write(self, head: Expr) -> None:
         """Write the sums over their total."""
@@ -267,12 +267,12 @@ class OneRow:
             value = self._total[head * e.i64(VECTOR) + lane + e.i64(1)]
             e.store(whole, whole[at] + value, at)
         factor = e.share(e.f32(1.0) / whole[at])
-        if self.places.of.window:
-            row = self.places.unit.first
-            sees = self.places.first_key(row) <= self.places.last_key(row)
+        if self.layout.of.window:
+            row = self.layout.unit.first
+            sees = self.layout.first_key(row) <= self.layout.last_key(row)
             factor = e.share(e.select(sees, factor, e.f32(0.0)))
-        to = self.places.result_at(self.places.unit.first, head)
-        output = self.places.buffers[self.places.form.result.tensor]
+        to = self.layout.result_at(self.layout.unit.first, head)
+        output = self.layout.buffers[self.layout.form.result.tensor]
         with e.loop(e.i64(width // VECTOR)) as part:
             column = e.share(part * e.i64(VECTOR))
             with e.vector(VECTOR) as lane:

@@ -11,7 +11,7 @@ from ...forms.attention_cpu import Heads
 from ...forms.attention_grouped import GroupedForm
 from ..tile.emitter import TileEmitter
 from ..tile.registers import VECTOR
-from .grouped_block import PARTS, GroupedBlock, GroupedPlaces, Unit, rotate_row
+from .grouped_block import PARTS, GroupedBlock, GroupedOperandLayout, Unit, rotate_row
 from .grouped_row import MOST_SHARED, OneRow
 from .tiles import Tiling, narrow
 
@@ -121,7 +121,7 @@ class GroupedWriter:
         before = extent_of(of.attention.signature.inputs[of.past[0]].shape[2])
         for past, present, _ in self._caches():
             source, sink = self.buffers[past], self.buffers[present.tensor]
-            places = [
+            addresses = [
                 e.tir.reinterpret("uint64", e.tir.address_of(each[e.i64(0)]))
                 for each in (source, sink)
             ]
@@ -141,7 +141,7 @@ class GroupedWriter:
                         with e.vector(VECTOR) as lane:
                             e.store(sink, e.f32(0.0), at + lane)
                 e.when(e.equal(unit.end, length), behind)
-            e.when(e.not_equal(*places), apart)
+            e.when(e.not_equal(*addresses), apart)
 
     def _add_rows(self, unit: Unit) -> None:
         """Emit the new rows that the unit's queries see, keys rotated."""
@@ -171,7 +171,7 @@ class GroupedWriter:
         with e.block() as many:
             self._attend_blocks(unit)
         with e.block() as one:
-            OneRow(self._places(unit, 1, e.i64(0)), self.tiles).emit()
+            OneRow(self._layout(unit, 1, e.i64(0)), self.tiles).emit()
         e.branch(e.equal(unit.end - unit.first, e.i64(1)), one, many)
 
     def _attend_blocks(self, unit: Unit) -> None:
@@ -180,16 +180,16 @@ class GroupedWriter:
         with e.loop(e.share(e.divide_up(rows, tiles.queries))) as number:
             start = e.share(number * e.i64(tiles.queries))
             with e.block() as wide:
-                GroupedBlock(self._places(unit, tiles.vectors, start), tiles).emit()
+                GroupedBlock(self._layout(unit, tiles.vectors, start), tiles).emit()
             few = tiles if tiles.vectors == 1 else narrow(tiles)
             with e.block() as last:
-                GroupedBlock(self._places(unit, few.vectors, start), few).emit()
+                GroupedBlock(self._layout(unit, few.vectors, start), few).emit()
             e.branch(rows - start > e.i64(VECTOR), wide, last)
 
-    def _places(self, unit: Unit, vectors: int, start: Expr) -> GroupedPlaces:
+    def _layout(self, unit: Unit, vectors: int, start: Expr) -> GroupedOperandLayout:
         """Return where a block of rows is that begins at one."""
         e, of = self.e, self.of
         head = e.share(unit.group * e.i64(of.share))
-        return GroupedPlaces(
+        return GroupedOperandLayout(
             e, of.attention, self.buffers, vectors, unit.batch, head, start, unit, of
         )

@@ -18,7 +18,7 @@ LOWEST = -3.4028234663852886e38
 
 
 @dataclass(frozen=True)
-class Places:
+class OperandLayout:
     """Offsets of rows, and what is read there.
 
     Args:

@@ -147,20 +147,20 @@ class Row:
                 e.store(scratch, register[lane], e.i64(number * VECTOR) + lane)
         with e.loop(e.i64(count)) as number:
             pixel = (column + number) * e.i64(filter_.channels)
-            place = e.share(self.sink.row + pixel + channel)
+            offset = e.share(self.sink.row + pixel + channel)
             values = e.scratch() if self._rounds_vectors(lanes) else None
             with e.lanes(lanes) as lane:
                 result = scratch[number * e.i64(VECTOR) + lane]
-                extras = [extra[place + lane] for extra in filter_.extras]
+                extras = [extra[offset + lane] for extra in filter_.extras]
                 value = filter_.epilogue.write(e, result, extras)
                 if values is None:
                     stored = store_value(e, value, self.sink.dtype)
-                    e.store(self.sink.output, stored, place + lane)
+                    e.store(self.sink.output, stored, offset + lane)
                 else:
                     e.store(values, value, lane)
             if values is not None:
                 assert isinstance(e, Bf16Emitter)
-                e.put(self.sink.output, place, e.rounded_one(e.row(values, 0, VECTOR)), VECTOR)
+                e.put(self.sink.output, offset, e.rounded_one(e.row(values, 0, VECTOR)), VECTOR)
 
     def _rounds_vectors(self, lanes: int) -> bool:
         """Say whether results are rounded by an instruction."""

@@ -216,12 +216,12 @@ class DirectConv(Tuned):
                 if not inside:
                     continue
                 with e.loop(e.i64(depth)) as c:
-                    place = e.share((down + e.i64(tap * window.dilations[1])) * e.i64(depth) + c)
+                    offset = e.share((down + e.i64(tap * window.dilations[1])) * e.i64(depth) + c)
                     step = (line * e.i64(window.kernel[1]) + e.i64(tap)) * e.i64(depth) + c
 
-                    def left(pixel: int, place: Expr = place, inside: range = inside) -> Expr:
+                    def left(pixel: int, offset: Expr = offset, inside: range = inside) -> Expr:
                         ahead = (inside[0] + pixel) * window.strides[1] * depth
-                        return x[place + e.i64(ahead)]
+                        return x[offset + e.i64(ahead)]
 
                     right = lanes_of(e, weight, panel.to.first, self._steps, step)
                     multiply_add(e, registers[inside.start : inside.stop], left, right)

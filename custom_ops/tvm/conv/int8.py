@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
-from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH, joined_groups, lines_of
+from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH, filter_layout, joined_groups, lines_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
@@ -69,7 +69,8 @@ class Int8Convolution:
     def is_direct(self, level: str) -> bool:
         """Say whether rows are read where they lie: single pixels, in the type that they have."""
         window = self.filters.window
-        return has_bf16(level) and window.kernel == (1, 1) and not any(window.pads)
+        has_bytes = has_bf16(level) or self.form.is_narrow
+        return has_bytes and window.kernel == (1, 1) and not any(window.pads)
 
     @property
     def blocks(self) -> int:
@@ -120,7 +121,7 @@ class Int8Convolution:
         """Units are blocks of lines of a panel of columns, of a depthwise one of all."""
         of, batch = self.form, extent_of(self.form.signature.outputs[0].shape[0])
         pixels = self.block * self.filters.result[1]
-        each, finish = multiply_picoseconds(level), finish_picoseconds(of)
+        each, finish = multiply_picoseconds(of, level), finish_picoseconds(of)
         if self.filters.is_depthwise:
             # A fourth of the lanes of a group is wasted, and numbers are put side by side.
             cost = of.columns * (self.filters.window.taps * 4 * each + finish)
@@ -134,7 +135,7 @@ class Int8Convolution:
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
-        e = Int8Emitter(symbol, processor=level)
+        e = Int8Emitter(symbol, processor=level, is_narrow=self.form.is_narrow)
         if self.filters.is_depthwise:
             return DepthwiseWriter(e, self.form, self.padded, self.block).function()
         return _Writer(self, e, level).function()
@@ -282,4 +283,4 @@ def _cost(sizes: ConvSizes, depth: int, rates: Rates) -> float:
     return sizes.outputs * (work + rates.output + max(0, sizes.steps - 1) * rates.step)
 
 
-ANCHOR = ConvAnchor("int8_conv", _takes, None, _estimate, dtype="uint8")
+ANCHOR = ConvAnchor("int8_conv", _takes, filter_layout, _estimate, dtype="uint8")

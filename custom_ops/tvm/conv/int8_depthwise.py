@@ -31,7 +31,7 @@ class DepthwiseWriter:
     """One kernel in the making.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: What is computed.
         padded: The lines that it is computed from.
         block: Rows of results of a unit.

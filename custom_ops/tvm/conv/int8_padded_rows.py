@@ -74,8 +74,8 @@ class Padded:
         """Return where the numbers begin that a pixel of the block's results reads.
 
         Args:
-            e: Where to.
-            pixel: Its number.
+            e: The emitter that writes the statements.
+            pixel: Number of the pixel.
             pitch: Numbers between rows.
         """
         window, width = self.of.window, self.of.result[1]
@@ -89,7 +89,7 @@ class PaddedRows:
     """A copy in the making: bytes with VNNI, 16 bits without.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: Its geometry.
         image: NHWC, uint8.
         zero: One uint8, the padding.
@@ -109,7 +109,7 @@ class PaddedRows:
         Args:
             number: The image's.
             first: The first row of results.
-            count: How many.
+            count: Number of rows.
         """
         e, of = self.e, self.of
         stride, height = of.of.window.strides[0], of.of.image[0]

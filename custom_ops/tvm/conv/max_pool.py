@@ -78,8 +78,8 @@ class MaxPool:
             with e.loop(e.extent(columns)) as column:
                 left = e.share(column * e.i64(window.strides[1]) - e.i64(window.pads[1]))
                 across = row_taps(e, sides, left, e.i64(width))
-                place = (begin + index) * e.extent(columns) + column
-                to = e.share(place * e.i64(channels))
+                offset = (begin + index) * e.extent(columns) + column
+                to = e.share(offset * e.i64(channels))
                 start = e.share((line + left) * e.i64(channels))
 
                 def block(
@@ -102,7 +102,7 @@ class MaxPool:
         """Write the largest of some channels.
 
         Args:
-            e: Where to.
+            e: The emitter that writes the statements.
             source: The image, and where the window's first pixel would lie in it.
             sink: The result, and where.
             lanes: How many channels.
@@ -119,9 +119,9 @@ class MaxPool:
         with e.loop(down[1] - down[0]) as number:
             line = e.share(start + (down[0] + number) * steps[0] * e.i64(width * channels))
             with e.loop(across[1] - across[0]) as other:
-                place = e.share(line + (across[0] + other) * steps[1] * e.i64(channels))
+                offset = e.share(line + (across[0] + other) * steps[1] * e.i64(channels))
                 with e.lanes(lanes) as lane:
-                    known, value = largest[lane], x[place + lane]
+                    known, value = largest[lane], x[offset + lane]
                     if is_bytes:
                         larger = e.tir.max(known, value)
                     else:

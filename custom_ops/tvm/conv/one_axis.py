@@ -57,7 +57,7 @@ class OneAxisConv(Tuned):
         groups: Of channels.
         dilation: Places from a tap to the next.
         pad: Zeros in front of the signal.
-        epilogue: What follows.
+        epilogue: What is computed on each result.
         pixels: Channels of a tile; 0: what its rule says.
         panel: Vectors of places of a tile; 0: what its rule says.
     """
@@ -174,14 +174,14 @@ class _Writer:
         """Compute a tile of some channels; the last one of a row begins earlier, to be whole."""
         e, conv = self.e, self.conv
         last = e.tir.max(self.places - e.i64(self.width), e.i64(0))
-        place = e.share(e.minimum(number * e.i64(self.width), last))
-        first = e.share(place - e.i64(conv.pad))
+        offset = e.share(e.minimum(number * e.i64(self.width), last))
+        first = e.share(offset - e.i64(conv.pad))
         beyond = first + e.i64(self.width + conv.reach)
         blocks = []
         for is_edge in (False, True):
             with e.block() as block:
                 registers = self._sums(at, rows, first, is_edge=is_edge)
-                self._write(registers, at, place, is_edge=is_edge)
+                self._write(registers, at, offset, is_edge=is_edge)
             blocks.append(block)
         e.branch(e.both(first >= e.i64(0), beyond <= self.length), *blocks)
 
@@ -227,13 +227,13 @@ class _Writer:
         if not is_edge:
             return x, start
         with e.loop(e.i64(self.width + self.conv.reach)) as index:
-            place = e.share(first + index)
-            inside = e.both(place >= e.i64(0), place < self.length)
+            offset = e.share(first + index)
+            inside = e.both(offset >= e.i64(0), offset < self.length)
             e.store(self.row, e.tir.if_then_else(inside, x[start + index], e.f32(0.0)), index)
         return self.row, e.i64(0)
 
     def _write(
-        self, registers: list[list[Buffer]], at: tuple[Expr, Expr, Expr], place: Expr, *,
+        self, registers: list[list[Buffer]], at: tuple[Expr, Expr, Expr], start: Expr, *,
         is_edge: bool,
     ) -> None:  # fmt: skip
         """Finish and write a tile; of fewer places than it has, number by number."""
@@ -249,7 +249,7 @@ class _Writer:
         def write(count: Expr, width: int) -> None:
             with e.loop(e.i64(len(registers))) as row:
                 source = e.share(row * e.i64(self.width))
-                sink = e.share((image * total + channel + row) * self.places + place)
+                sink = e.share((image * total + channel + row) * self.places + start)
                 with e.loop(count) as part:
                     offset = part * e.i64(width)
                     where = source + offset, sink + offset

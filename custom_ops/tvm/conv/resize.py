@@ -65,10 +65,10 @@ class Grid:
             return Grid(size, 2 * size, size - made, 2 * made, is_linear=True)
         return Refused(f"a Resize of pixels that lie {where}")
 
-    def taps(self, e: TileEmitter, place: Expr) -> list[tuple[Expr, Expr | None]]:
+    def taps(self, e: TileEmitter, offset: Expr) -> list[tuple[Expr, Expr | None]]:
         """Return the pixels that one of the result is made of, and their weights."""
         most = e.i64((self.size - 1) * self.parts)
-        at = place * e.i64(self.step) + e.i64(self.start)
+        at = offset * e.i64(self.step) + e.i64(self.start)
         at = e.share(e.minimum(e.tir.max(at, e.i64(0)), most))
         low = e.share(e.tir.floordiv(at, e.i64(self.parts)))
         if not self.is_linear:
@@ -97,7 +97,7 @@ class ResizeSum:
         signature: float32 images [N, h, w, C] and further operands and a result [N, H, W, C]; all
             sizes but N are known.
         images: The first one is what the epilogue reads, others are further operands of it.
-        epilogue: What follows.
+        epilogue: What is computed on each result.
     """
 
     signature: RegionSignature
@@ -130,13 +130,13 @@ class ResizeSum:
                     _pixels(e, one.columns.taps(e, column), rows, channels)
                     for one, rows in zip(self.images, lines, strict=True)
                 ]
-                place = e.share(first + column * e.i64(channels))
+                offset = e.share(first + column * e.i64(channels))
 
                 def block(
-                    at: Expr, lanes: int, place: Expr = place,
+                    at: Expr, lanes: int, offset: Expr = offset,
                     taps: list[list[tuple[Expr, Expr | None]]] = taps,
                 ) -> None:  # fmt: skip
-                    self._block(e, buffers, taps, e.share(place + at), (at, lanes))
+                    self._block(e, buffers, taps, e.share(offset + at), (at, lanes))
 
                 e.each_block(channels, block)
         return e.function()
@@ -156,7 +156,7 @@ class ResizeSum:
         e: TileEmitter,
         buffers: list[Buffer],
         taps: list[list[tuple[Expr, Expr | None]]],
-        place: Expr,
+        offset: Expr,
         part: tuple[Expr, int],
     ) -> None:
         """Write some channels of a pixel."""
@@ -172,11 +172,11 @@ class ResizeSum:
                     total = value if total is None else total + value
                 values[number] = total
             extras = [
-                values[extra] if extra in values else buffers[extra][place + lane]
+                values[extra] if extra in values else buffers[extra][offset + lane]
                 for extra in self.epilogue.extras
             ]
             result = self.epilogue.write(e, values[numbers[0]], extras)
-            e.store(buffers[len(self.signature.inputs)], result, place + lane)
+            e.store(buffers[len(self.signature.inputs)], result, offset + lane)
 
 
 def _pixels(

@@ -140,8 +140,8 @@ class SqueezeExcite:
             with e.lanes(lanes) as lane:
                 e.store(total, total[lane] + factor * weight[start + lane], lane)
         with e.lanes(lanes) as lane:
-            place = image * e.i64(channels) + at + lane
-            e.store(output, self.form.outer.write(e, total[lane], []), place)
+            offset = image * e.i64(channels) + at + lane
+            e.store(output, self.form.outer.write(e, total[lane], []), offset)
 
 
 def estimate(sizes: ImageSizes) -> tuple[float, float]:

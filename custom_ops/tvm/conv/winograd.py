@@ -274,8 +274,8 @@ class _Run:
                     for i in range(3)
                 ]
                 for point, value in enumerate(filtered(e, taps)):
-                    place = self.u_start + sink + e.i64(point * self.pitch_u)
-                    e.store(self.u, value, place + lane)
+                    offset = self.u_start + sink + e.i64(point * self.pitch_u)
+                    e.store(self.u, value, offset + lane)
 
     def _input(self, number: Expr, tile: Expr, channel: Expr) -> None:
         """Take a tile's pixels, of a block of channels, to the points."""
@@ -309,10 +309,10 @@ class _Run:
                     e.store(copy, e.f32(0.0), point * e.i64(VECTOR) + lane)
                 with e.loop(high[0] - low[0]) as i, e.loop(high[1] - low[1]) as j:
                     y, z = e.share(low[0] + i), e.share(low[1] + j)
-                    place = e.share((y * e.i64(SIDE) + z) * e.i64(VECTOR))
+                    offset = e.share((y * e.i64(SIDE) + z) * e.i64(VECTOR))
                     given = e.share(source + (y * width + z) * e.i64(pitch))
                     with e.vector(VECTOR) as lane:
-                        e.store(copy, x[given + lane], place + lane)
+                        e.store(copy, x[given + lane], offset + lane)
                 self._spread(copy, e.i64(0), (e.i64(SIDE * VECTOR), VECTOR), part, tile)
         e.branch(inside, plain, border)
 
@@ -327,8 +327,8 @@ class _Run:
                 for row in (e.i64(i) * pitch[0] for i in range(SIDE))
             ]
             for point, value in enumerate(input_transform(e, given)):
-                place = self.v_start + sink + e.i64(point * self.pitch_v)
-                e.store(self.v, value, place + lane)
+                offset = self.v_start + sink + e.i64(point * self.pitch_v)
+                e.store(self.v, value, offset + lane)
 
     def _nothing(self, tile: Expr) -> None:
         """Let a tile that there is not be zero: products of what lies there would be thrown away,
@@ -336,8 +336,8 @@ class _Run:
         """
         e = self.e
         with e.loop(e.i64(POINTS)) as point, e.loop(e.i64(self.block // VECTOR)) as part:
-            place = (part * e.i64(self.room) + tile) * e.i64(VECTOR)
-            at = e.share(self.v_start + point * e.i64(self.pitch_v) + place)
+            offset = (part * e.i64(self.room) + tile) * e.i64(VECTOR)
+            at = e.share(self.v_start + point * e.i64(self.pitch_v) + offset)
             with e.vector(VECTOR) as lane:
                 e.store(self.v, e.f32(0.0), at + lane)
 
@@ -399,9 +399,9 @@ class _Run:
                     ]
                     for i in range(SIDE)
                 ]
-                for place, value in enumerate(gathered(e, given)):
+                for index, value in enumerate(gathered(e, given)):
                     shifted = value + bias[begin + lane]
-                    e.store(results, shifted, e.i64(place * VECTOR) + lane)
+                    e.store(results, shifted, e.i64(index * VECTOR) + lane)
             with e.loop(high) as i, e.loop(wide) as j:
                 pixel = (image * height + top + i) * width + left + j
                 sink = e.share(pixel * e.i64(to.channels) + to.first)

@@ -48,7 +48,7 @@ class Steps:
 
     Args:
         first: The first step.
-        count: How many.
+        count: Number of steps.
         is_new: Whether sums begin; None if they always do.
         turn: The number of the block of rows: each fetches a quarter of the next panel. None if
             there is nothing to fetch.
@@ -73,7 +73,7 @@ def tile_block(
     """Sum a block of 1 or 2 tiles of rows by 1 or 2 of columns, as the tiles are set.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The operands.
         at: The element of A that the block begins at, and the strip of the weight.
         shape: In tiles.
@@ -146,11 +146,11 @@ def dot_block(
             for c in range(columns)
         ]
         for row in range(rows):
-            place = start + e.i64(row * of.stride) + pair * e.i64(2)
-            factor = e.share_row(e.pair(of.a, place), PAIRS, "uint16")
+            offset = start + e.i64(row * of.stride) + pair * e.i64(2)
+            factor = e.share_row(e.pair(of.a, offset), PAIRS, "uint16")
             for total, weight in zip(totals[row], weights, strict=True):
                 e.store_row(total, e.dot(e.row(total, 0, TILE), factor, weight), 0, TILE)
     for row in range(rows):
         for column in range(columns):
-            place = sums[1] + e.i64(row * PAIRS + column * TILE)
-            e.put(sums[0], place, e.row(totals[row][column], 0, TILE), TILE)
+            offset = sums[1] + e.i64(row * PAIRS + column * TILE)
+            e.put(sums[0], offset, e.row(totals[row][column], 0, TILE), TILE)

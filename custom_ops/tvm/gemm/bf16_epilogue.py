@@ -22,7 +22,7 @@ class Finisher:
     """Writes blocks of finished results.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         finish: What is done.
         buffers: The region's tensors.
         outputs: The number of the first output among them.
@@ -49,7 +49,7 @@ class Finisher:
             block: The sums, and the element that they begin at.
             row_of: Which row of the results a row of the block is, and whether it is one; None if
                 each is.
-            rows: How many.
+            rows: Number of rows.
             column: Of the results, that its first one is.
             width: How many columns of the block there are.
         """

@@ -24,7 +24,7 @@ def copy_patches(
     """Emit the im2col rows of some pixels, zeros where they lie outside of the image.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         source: NHWC, bfloat16 as uint16.
         sink: For [kernel height, kernel width, channels] of each, where it begins, and how many
             elements its rows are apart; zeros come up to a multiple of 32.
@@ -57,8 +57,8 @@ def _place(e: Bf16Emitter, pixel: Expr, of: Patches) -> tuple[Expr, Expr, Expr]:
     return image, line, e.share(rest - line * e.i64(width))
 
 
-def _is_within(e: Bf16Emitter, place: Expr, size: int) -> Expr:
-    return e.both(place >= e.i64(0), place < e.i64(size))
+def _is_within(e: Bf16Emitter, offset: Expr, size: int) -> Expr:
+    return e.both(offset >= e.i64(0), offset < e.i64(size))
 
 
 def _copy_line(
@@ -71,7 +71,7 @@ def _copy_line(
     """Emit the copy of one line of a patch.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         source: The image, and the number of the line's first pixel in it.
         sink: And where the line goes.
         place: The column that the line begins in, and whether it is one of the image.

@@ -178,14 +178,14 @@ class ImageWriter(Writer):
         sink, source = self.copy[0], self.buffers[self.form.a]
         (top, left), (height, width) = of.window.pads[:2], of.image
         image = e.share(e.divide_down(line, padded.height))
-        place = e.share(line - image * e.i64(padded.height) - e.i64(top))
+        offset = e.share(line - image * e.i64(padded.height) - e.i64(top))
         # Pads may also be negative, and cut.
         before, skipped = max(left, 0), max(-left, 0)
         length = min(width - skipped, padded.width - before)
         after = padded.width - before - length
         with e.block() as inside:
             clear_run(e, sink, to, before * of.channels)
-            pixel = (image * e.i64(height) + place) * e.i64(width) + e.i64(skipped)
+            pixel = (image * e.i64(height) + offset) * e.i64(width) + e.i64(skipped)
             begin = e.share(to + e.i64(before * of.channels))
             count = length * of.channels
             copy_run(e, (source, pixel * e.i64(of.channels)), (sink, begin), count)
@@ -193,7 +193,7 @@ class ImageWriter(Writer):
             clear_run(e, sink, end, after * of.channels)
         with e.block() as outside:
             clear_run(e, sink, to, padded.line_size)
-        is_inside = e.both(place >= e.i64(0), place < e.i64(height))
+        is_inside = e.both(offset >= e.i64(0), offset < e.i64(height))
         e.branch(is_inside, inside, outside)
 
     def _origin_of(self, piece: Piece) -> Expr:
@@ -220,6 +220,6 @@ class ImageWriter(Writer):
         column = e.share(row - down * e.i64(padded.width))
         line = e.share(piece.above + down)
         image = e.share(e.divide_down(line, padded.height))
-        place = e.share(line - image * e.i64(padded.height))
-        target = e.share((image * e.i64(height) + place) * e.i64(width) + column)
-        return target, e.both(column < e.i64(width), place < e.i64(height))
+        offset = e.share(line - image * e.i64(padded.height))
+        target = e.share((image * e.i64(height) + offset) * e.i64(width) + column)
+        return target, e.both(column < e.i64(width), offset < e.i64(height))

@@ -40,10 +40,10 @@ def copy_rows(
     """Emit a copy of rows.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         source: float32, or bfloat16 as uint16, and the element that the first row begins at.
         sink: bfloat16 as uint16, where it begins, and how many elements its rows are apart.
-        rows: How many.
+        rows: Number of rows.
         depth: Elements of a row; zeros come up to a multiple of 32.
         gate: What rows are multiplied by before they are rounded, if anything.
     """
@@ -104,9 +104,9 @@ class _Row:
         for half in range(0, count, VECTOR):
             for offset, width in parts(min(VECTOR, count - half)):
                 with e.lanes(width) as lane:
-                    place = e.i64(half + offset) + lane
-                    value = self._value(at + place) if is_wide else self._raw(at + place)
-                    e.store(filled, value, place)
+                    start = e.i64(half + offset) + lane
+                    value = self._value(at + start) if is_wide else self._raw(at + start)
+                    e.store(filled, value, start)
         if not is_wide:
             return e.part(filled, e.i64(0), PAIRS)
         low, high = (e.part(filled, e.i64(half), VECTOR) for half in (0, VECTOR))

@@ -99,7 +99,7 @@ class Product(Tuned):
         x: float32 [..., depth].
         weight: float32 [panels, depth, width], columns of a panel next to each other.
         bias: float32 [columns]; None if there is none.
-        epilogue: What follows.
+        epilogue: What is computed on each result.
         pixels: Rows of a tile; 0: what its rule says.
         panel: Vectors of a tile; 0: what its rule says.
     """

@@ -34,8 +34,9 @@ LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16")
 _MOST_PAIRS = 8192
 # Of units that work is cut into at least, if there are rows for it.
 _LEAST_UNITS = 32
-# Of one core: 430 GOP/s with VNNI, 150 with pairs of 16 bits (Zen 4, 2026-11-27).
-_VNNI_PICOSECONDS, _PAIR_PICOSECONDS = 5, 13
+# Of one core: 430 GOP/s with VNNI, 150 with pairs of 16 bits, 210 with weights of 7 bits (Zen 4,
+# 2026-11-28).
+_VNNI_PICOSECONDS, _PAIR_PICOSECONDS, _NARROW_PICOSECONDS = 5, 13, 10
 # A core reads weights at 11 GB/s from memory.
 _PICOSECONDS_PER_BYTE = 90
 _MOST_NANOSECONDS = 1_000_000_000
@@ -47,9 +48,11 @@ _FLOPS_OF_STAGE = 4
 _PICOSECONDS_PER_FLOP = 31
 
 
-def multiply_picoseconds(level: str) -> int:
+def multiply_picoseconds(of: Int8Form, level: str) -> int:
     """Return the time of a product of two bytes."""
-    return _VNNI_PICOSECONDS if has_bf16(level) else _PAIR_PICOSECONDS
+    if has_bf16(level):
+        return _VNNI_PICOSECONDS
+    return _NARROW_PICOSECONDS if of.is_narrow else _PAIR_PICOSECONDS
 
 
 def finish_picoseconds(of: Int8Form) -> int:
@@ -95,7 +98,7 @@ class Int8Product:
     def launch(self, level: str) -> Launch:
         """Units are runs of rows of a panel of columns."""
         of = self.form
-        cost = WIDTH * (of.depth * multiply_picoseconds(level) + finish_picoseconds(of))
+        cost = WIDTH * (of.depth * multiply_picoseconds(of, level) + finish_picoseconds(of))
         rows = product(of.leading)
         points = Extent(-(-rows.static // self.runs)) if rows.static is not None else rows
         weight = of.depth * of.columns * _PICOSECONDS_PER_BYTE // 1000
@@ -115,7 +118,7 @@ class _Writer:
 
     def __init__(self, product_: Int8Product, symbol: str, level: str) -> None:
         self.of, self.runs = product_.form, product_.runs
-        self.e = e = Int8Emitter(symbol, processor=level)
+        self.e = e = Int8Emitter(symbol, processor=level, is_narrow=self.of.is_narrow)
         self.buffers, self.begin, self.end = e.parameters(self.of.signature)
         self.rows = e.share(e.extent(product(self.of.leading)))
         depth = Depth(self.of.depth)
@@ -190,4 +193,4 @@ def match(signature: RegionSignature) -> Int8Product | Refused | None:
 
 
 #: One body stands for what quantizers write in six ways, with packed panels.
-ANCHOR = Anchor("int8_product", match, regions="ortkit.fusion.int8.chain:regions")
+ANCHOR = Anchor("int8_product", match, regions="ortkit.fusion.int8.steps:regions")

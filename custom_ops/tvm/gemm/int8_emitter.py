@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ortkit.targets.cpu import has_bf16
 
 from ..tile.registers import VECTOR
-from .nbits_emitter import NBitsEmitter
+from .nbits_emitter import BYTES, NBitsEmitter
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -25,12 +25,6 @@ _PAIRS = f"uint16x{2 * VECTOR}"
 def _numbers(first: int, count: int, step: int = 1) -> str:
     lanes = ", ".join(f"i32 {first + step * lane}" for lane in range(count))
     return f"<{count} x i32> <{lanes}>"
-
-
-def _half(first: int) -> str:
-    """Return the lanes of two neighbours along K of 16 columns, of four that lie together."""
-    lanes = ", ".join(f"i32 {4 * (lane // 2) + first + lane % 2}" for lane in range(2 * VECTOR))
-    return f"<{2 * VECTOR} x i32> <{lanes}>"
 
 
 def _pairs(width: int, instruction: str) -> str:
@@ -58,15 +52,30 @@ def _pairs(width: int, instruction: str) -> str:
             "  %both = shufflevector <8 x i32> %p0, <8 x i32> %p1, " + _numbers(0, VECTOR)
         )
     lines += [f"  %new = add <16 x i32> %sum, {whole}", "  ret <16 x i32> %new", "}"]
-    for number, name in enumerate(("first", "second")):
+    # The second byte of four comes last: an arithmetic shift then widens pairs where they lie.
+    lanes = ", ".join(f"i32 {4 * (at // 4) + (0, 2, 1, 3)[at % 4]}" for at in range(BYTES))
+    for name, steps in (("first", ("shl", "ashr")), ("second", ("ashr",))):
         lines += [
             f"define internal <32 x i16> @ortkit_{name}_pair(<64 x i8> %x) alwaysinline {{",
-            f"  %some = shufflevector <64 x i8> %x, <64 x i8> poison, {_half(2 * number)}",
-            "  %wide = sext <32 x i8> %some to <32 x i16>",
-            "  ret <32 x i16> %wide",
-            "}",
+            f"  %y = shufflevector <64 x i8> %x, <64 x i8> poison, <64 x i32> <{lanes}>",
+            "  %z0 = bitcast <64 x i8> %y to <32 x i16>",
         ]
+        for number, step in enumerate(steps):
+            lines.append(f"  %z{number + 1} = {step} <32 x i16> %z{number}, splat (i16 8)")
+        lines += [f"  ret <32 x i16> %z{len(steps)}", "}"]
     return "\n".join([*lines, ""])
+
+
+#: Weights of 7 bits, -64 .. 64: 255 by two of them fit 16 bits.
+_NARROW = """
+declare <64 x i8> @llvm.smax.v64i8(<64 x i8>, <64 x i8>)
+declare <64 x i8> @llvm.smin.v64i8(<64 x i8>, <64 x i8>)
+define internal <64 x i8> @ortkit_narrow(<64 x i8> %x) alwaysinline {
+  %y = call <64 x i8> @llvm.smax.v64i8(<64 x i8> %x, <64 x i8> splat (i8 -64))
+  %z = call <64 x i8> @llvm.smin.v64i8(<64 x i8> %y, <64 x i8> splat (i8 64))
+  ret <64 x i8> %z
+}
+"""
 
 
 def _unpacked(name: str, width: int, lane: int, first: int) -> str:
@@ -288,21 +297,35 @@ _SOME = "".join(map(_some, _LLVM_TYPES.values()))
 class Int8Emitter(NBitsEmitter):
     """One kernel for a level of processors from AVX2 on."""
 
+    is_narrow: bool = False
+    """Whether weights are within -64 .. 64."""
+
     @property
     def llvm(self) -> tuple[str, ...]:
         """Modules of LLVM with functions that the kernel calls."""
-        pairs = _AVX512 if self._has_avx512 else _AVX2
-        lookup = (_lookup(), _NEAREST_AVX512) if self._has_avx512 else (_NEAREST_AVX2,)
-        return (*super().llvm, _FUNCTIONS, _SOME, *lookup, _MIXED if self.has_dot4 else pairs)
+        pairs = _AVX512 if self.has_avx512 else _AVX2
+        lookup = (_lookup(), _NEAREST_AVX512) if self.has_avx512 else (_NEAREST_AVX2,)
+        own = (_MIXED,) if self.has_vnni else (_NARROW, pairs)
+        return (*super().llvm, _FUNCTIONS, _SOME, *lookup, *own)
 
     @property
-    def _has_avx512(self) -> bool:
+    def has_avx512(self) -> bool:
+        """Whether vectors have 64 bytes."""
         return "-v4" in self.processor
 
     @property
-    def has_dot4(self) -> bool:
-        """Whether four products are added up at once."""
+    def has_vnni(self) -> bool:
+        """Whether the processor adds up four products at once, whatever they are."""
         return has_bf16(self.processor)
+
+    @property
+    def has_dot4(self) -> bool:
+        """Whether four products are added up at once: by VNNI, or as two of them fit 16 bits."""
+        return self.is_narrow or self.has_vnni
+
+    def narrow(self, weights: Expr) -> Expr:
+        """Return 64 bytes of int8 cut to -64 .. 64."""
+        return self.tir.call_extern("uint8x64", "ortkit_narrow", weights)
 
     def begin_sum(self, start: Expr | None = None) -> Buffer:
         """Declare the sums of 16 columns: 0, or what is given."""
@@ -400,7 +423,7 @@ class Int8Emitter(NBitsEmitter):
 
     def looked_up(self, table: Buffer, values: Expr) -> Expr:
         """Return what a table of 256 bytes has for 16 bytes; both are int32."""
-        if self._has_avx512:
+        if self.has_avx512:
             place = self.tir.address_of(table[self.i64(0)])
             return self.tir.call_extern(f"int32x{VECTOR}", "ortkit_lookup", values, place)
         places, found = (self.local(VECTOR, "int32") for _ in range(2))

@@ -49,7 +49,7 @@ class Finisher:
     """Finishes rows of a panel.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: What is computed.
         buffers: The region's tensors.
         vectors: Of a panel.

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from ...forms.gemm_int8 import Int8Form
     from .int8_emitter import Int8Emitter
 
-# Rows of tiles, the largest first. With VNNI there are 16 accumulators, two vectors wide; AVX2
-# has four, one vector of 16 columns wide: 8 registers. Of three rows LLVM (TVM 0.27) joins the
-# sums to wider vectors, and takes these apart: 5 times as long as two tiles (2026-11-28).
-_VNNI_ROWS, _PAIR_ROWS = (8, 4, 2, 1), (4, 2, 1)
+# Rows of tiles, the largest first. AVX-512 has 16 accumulators, two vectors wide; AVX2 has four,
+# one vector of 16 columns wide: 8 registers. Of three rows LLVM (TVM 0.27) joins the sums to wider
+# vectors, and takes these apart: 5 times as long as two tiles (2026-11-28). Five and six rows are
+# no faster on Zen 4, which starts about three vector operations a cycle whatever the tile.
+_WIDE_ROWS, _ROWS = (8, 4, 2, 1), (4, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Int8Tiles:
     """Emits tiles.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: What is computed.
         buffers: The region's tensors.
         panels: The result's columns.
@@ -90,16 +91,27 @@ class Int8Tiles:
     ) -> None:
         self.e, self.of, self.buffers = e, of, buffers
         self.panels, self.depth = panels, depth
-        self.heights = _VNNI_ROWS if e.has_dot4 else _PAIR_ROWS
+        is_wide = e.has_dot4 and e.has_avx512
+        self.heights = _WIDE_ROWS if is_wide else _ROWS
         # Neighbours along K that one instruction multiplies.
         self.step_size = GROUP if e.has_dot4 else 2
-        self.together = panels.vectors if e.has_dot4 else 1
-        if not e.has_dot4:
-            # A panel in 16 bits.
-            self.wide = e.aligned(depth.all_groups * GROUP * WIDTH, "uint16")
+        self.together = panels.vectors if is_wide else 1
+        if not e.has_vnni:
+            # A copy of a panel: in 16 bits, or cut to 7 bits.
+            self.copied = e.aligned(self._vector_size * panels.vectors, self.row_dtype)
         self.finisher = Finisher(e, of, buffers, panels.vectors)
         self.opened = e.local(1, "int64")
         e.store(self.opened, e.i64(-1), e.i64(0))
+
+    @property
+    def row_dtype(self) -> str:
+        """The type that rows are read in."""
+        return "uint8" if self.e.has_dot4 else "uint16"
+
+    @property
+    def _vector_size(self) -> int:
+        """Numbers of a vector of 16 columns."""
+        return self.depth.all_groups * GROUP * VECTOR
 
     def each_panel(self, panel: Expr, emit: Callable[[Opened], None]) -> None:
         """Emit work on a panel, given its number; it is opened unless it was the last one."""
@@ -149,7 +161,7 @@ class Int8Tiles:
         """Emit a tile: its sums, then its results.
 
         Args:
-            rows: What has them, bytes with VNNI and 16 bits without, and where each begins.
+            rows: What has them in `row_dtype`, and where each begins.
             sinks: Where in the result the panel's columns of each row begin.
             panel: The columns.
         """
@@ -191,7 +203,7 @@ class Int8Tiles:
         """Emit what is made of a panel's weights once, and what is read once for all rows."""
         e = self.e
         sums = [e.begin_sum() for _ in range(panel.vectors)]
-        if self.of.adds_up_weights or not e.has_dot4:
+        if self.of.adds_up_weights or not e.has_vnni:
             with e.loop(e.i64(self.depth.all_groups)) as group:
                 for vector, total in enumerate(sums):
                     at = panel.start + group * e.i64(WIDTH * GROUP) + e.i64(vector * BYTES)
@@ -200,24 +212,27 @@ class Int8Tiles:
         self.finisher.open(panel.column, sums, panel.lanes)
 
     def _open_group(self, group: Expr, vector: int, total: Buffer, weights: Expr) -> None:
-        """Emit the sums of four weights of 16 columns and, without VNNI, these in 16 bits."""
+        """Emit the sums of four weights of 16 columns and, without VNNI, a copy of these."""
         e = self.e
-        if e.has_dot4:
-            e.add_fours(total, e.constant(0x01010101, "uint32"), weights)
+        if not e.has_dot4:
+            for number, pair in enumerate(e.widened(weights)):
+                pair = e.share_row(pair, 2 * VECTOR, "uint16")
+                if self.of.adds_up_weights:
+                    e.add_pairs(total, e.constant(0x00010001, "uint32"), pair)
+                to = self._copy_at(group * e.i64(2) + e.i64(number), vector)
+                e.put(self.copied[0], to, pair, 2 * VECTOR)
             return
-        for number, pair in enumerate(e.widened(weights)):
-            pair = e.share_row(pair, 2 * VECTOR, "uint16")
-            if self.of.adds_up_weights:
-                e.add_pairs(total, e.constant(0x00010001, "uint32"), pair)
-            to = self._wide_at(group * e.i64(2) + e.i64(number), vector)
-            e.put(self.wide[0], to, pair, 2 * VECTOR)
+        if not e.has_vnni:
+            weights = e.share_bytes(e.narrow(weights))
+            e.put_bytes(self.copied[0], self._copy_at(group, vector), weights)
+        if self.of.adds_up_weights:
+            e.add_fours(total, e.constant(0x01010101, "uint32"), weights)
 
-    def _wide_at(self, pair: Expr, vector: int) -> Expr:
-        """Return where a pair along K of 16 columns lies in the panel of 16 bits."""
+    def _copy_at(self, step: Expr, vector: int) -> Expr:
+        """Return where the weights of 16 columns for a step along K lie in the panel's copy."""
         e = self.e
-        return self.wide[1] + (pair + e.i64(vector * 2 * self.depth.all_groups)) * e.i64(
-            2 * VECTOR
-        )
+        first = self.copied[1] + e.i64(vector * self._vector_size)
+        return first + step * e.i64(self.step_size * VECTOR)
 
     def _add_line(
         self,
@@ -263,11 +278,13 @@ class Int8Tiles:
     def _weights(self, panel: Opened, step: Expr, vector: int) -> Expr:
         """Return those of 16 columns for a step along K: 64 bytes, or 32 numbers of 16 bits."""
         e = self.e
-        if e.has_dot4:
+        if e.has_vnni:
             at = panel.start + step * e.i64(WIDTH * GROUP) + e.i64(vector * BYTES)
             return e.share_bytes(e.sixty_four(self.buffers[self.of.weight], at))
-        part = e.part(self.wide[0], self._wide_at(step, vector), 2 * VECTOR)
-        return e.share_row(part, 2 * VECTOR, "uint16")
+        at = self._copy_at(step, vector)
+        if e.has_dot4:
+            return e.share_bytes(e.sixty_four(self.copied[0], at))
+        return e.share_row(e.part(self.copied[0], at, 2 * VECTOR), 2 * VECTOR, "uint16")
 
     def _neighbours(self, x: Buffer, at: Expr, count: int) -> Expr:
         """Return neighbours along K as one uint32; those beyond `count` are 0, and not read."""

@@ -122,7 +122,7 @@ def quantize_block(
     """Emit a block of a row as int8 with one scale, and return the scale and the block's sum.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         source: float32, and where the block begins.
         count: Of elements, a multiple of 16.
         sink: uint8, and where to begin.
@@ -166,7 +166,7 @@ def quantize_row(
     """Emit a row as int8.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights that it is multiplied by.
         source: float32, and the element that the row begins at.
         rows: Where to.
@@ -226,7 +226,7 @@ def dot_column_int8(
     """Emit the products of a few rows and a column.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights.
         rows: The rows.
         count: How many there are.

@@ -138,7 +138,7 @@ def round_rows(
     """Emit blocks of rows in int8.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights.
         source: float32, the first row, and how many there are.
         blocks: The first block, and how many there are.
@@ -171,7 +171,7 @@ def unpack_panel(
     """Emit blocks of a panel's columns as int8.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights.
         columns: The first, and how many: 16 or 32.
         blocks: The first block, and how many there are.
@@ -248,7 +248,7 @@ def _groups_of(e: NBitsEmitter, of: Blocks, weight: Expr, span: int) -> list[Exp
     Weights of 4 bits come in the order of `ORDER`.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights.
         weight: The first one of the first column.
         span: How many of each column there are; what follows them is not used.
@@ -295,7 +295,7 @@ def sum_tiles(
     """Emit the sums of rows and a part of a panel.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights.
         operands: The rows and the panel.
         blocks: The first block of the rows, how many blocks the part has, and whether the sums

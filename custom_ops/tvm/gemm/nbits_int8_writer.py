@@ -112,7 +112,7 @@ class Int8Writer(Writer):
         """Emit what a part of the depth adds to the sums of a panel.
 
         Args:
-            panel: Its number.
+            panel: Number of the panel.
             part: The first block of the weights, that of the rows, and the number of the part.
             rows: In int8.
             to: Where the sums begin, and how many rows there are.

@@ -127,7 +127,7 @@ class Blocks:
         """Return 16 and 16 weights of a step without their scale, float32; see `is_spread`.
 
         Args:
-            e: Where to.
+            e: The emitter that writes the statements.
             column: The column.
             step: The step.
             zero: Float32.
@@ -184,7 +184,7 @@ def copy_row(
     """Emit a copy of a row.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights that it is multiplied by.
         source: float32, and the element that the row begins at.
         rows: Where to.
@@ -217,7 +217,7 @@ def dot_column(e: Bf16Emitter, of: Blocks, rows: Rows, count: int, column: Expr)
     (middle - zero) times the sum of a block's a.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights.
         rows: The rows.
         count: How many there are.
@@ -300,7 +300,7 @@ def round_column(
     """Emit some steps of a column as bfloat16.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         of: The weights.
         column: The column.
         steps: The first step, and how many.

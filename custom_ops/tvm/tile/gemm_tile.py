@@ -110,8 +110,8 @@ def write_tile(
         for row, registers_of_row in enumerate(registers):
             sink = e.share((pixel + e.i64(row)) * e.i64(to.channels) + to.first)
             for vector, register in enumerate(registers_of_row):
-                place = e.i64(0), sink + e.i64(vector * VECTOR)
-                write_vector(e, register, epilogue, to, place, VECTOR)
+                start = e.i64(0), sink + e.i64(vector * VECTOR)
+                write_vector(e, register, epilogue, to, start, VECTOR)
         return
     scratch = e.scratch(rows * vectors * VECTOR)
     for row, registers_of_row in enumerate(registers):
@@ -143,7 +143,7 @@ def write_vector(
     """Apply the epilogue to `width` elements and write them.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         scratch: What was computed.
         epilogue: Applied.
         to: Where results go.

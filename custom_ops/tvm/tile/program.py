@@ -128,7 +128,7 @@ def open_panel(
     """Return a panel, its bias loaded.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         buffers: The region's tensors.
         of: What is computed.
         first: The panel's first column.
@@ -150,7 +150,7 @@ def lanes_of(
     """Return what gives a vector's lanes of a weight [vectors, steps, 16], at one step.
 
     Args:
-        e: Where to.
+        e: The emitter that writes the statements.
         weight: Packed by vectors of columns.
         column: The first one.
         steps: Of the depth.

@@ -103,7 +103,7 @@ def _from_model(model: onnx.ModelProto, where: str) -> onnx.FunctionProto:
     if model.functions:
         raise UserError("its body has functions of its own", where=where, fix="inline them")
     graph = model.graph
-    constants = {one.name: one for one in graph.initializer}
+    constants = {initializer.name: initializer for initializer in graph.initializer}
     function = onnx.FunctionProto(name=graph.name)
     function.input.extend(one.name for one in graph.input if one.name not in constants)
     function.output.extend(one.name for one in graph.output)
@@ -162,7 +162,7 @@ def _is_only_types(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
             for name, one in schema.attributes.items()
         }
         inputs = [(one.name, one.option) for one in schema.inputs]
-        return inputs, [(one.name, one.option) for one in schema.outputs], attributes
+        return inputs, [(output.name, output.option) for output in schema.outputs], attributes
 
     return old.name in _STABLE and interface(old) == interface(new)
 
@@ -213,7 +213,9 @@ def specialized(
     given: dict[str, str] = {}
     built: dict[str, None] = {}
     for node in function.node:
-        reference = next((one for one in node.attribute if one.ref_attr_name), None)
+        reference = next(
+            (attribute for attribute in node.attribute if attribute.ref_attr_name), None
+        )
         is_number = reference is not None and reference.name in _SCALAR_CONSTANTS
         if node.op_type == "Constant" and is_number and reference is not None:
             types[node.output[0]] = np.dtype(_SCALAR_CONSTANTS[reference.name]).name
@@ -288,6 +290,6 @@ def control_flow(function: onnx.FunctionProto) -> str:
     """Return the operator of a body's first node with graphs inside, such as Loop, or nothing."""
     found = (
         node.op_type for node in function.node
-        if any(one.HasField("g") or one.graphs for one in node.attribute)
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
     )  # fmt: skip
     return next(found, "")

@@ -162,19 +162,19 @@ def _sampled(body: Body) -> Array | None:
 def _recognise(site: Site, bodies: Sequence[_Known], order: Order) -> None:
     if site.node.domain not in ("", "com.microsoft"):
         return
-    by_value = [one for one in bodies if one.values is not None]
+    by_value = [body for body in bodies if body.values is not None]
     if by_value:
         for cone in reversed(cones_at(site.scope, site.node, order)):
             for one in by_value:
                 is_found = _is_same(cone, one)
                 if is_found and _write(site, one, Matched((cone.root,), cone.nodes), order):
                     return
-    for one in bodies:
-        if one.values is not None:
+    for body in bodies:
+        if body.values is not None:
             continue
-        ways = list(match_body(one.body, site.scope, site.node, one.nearest))
-        fitting = [way for way in ways if not _misfit(site, one.op, way.inputs)]
-        if ways and _write(site, one, (fitting or ways)[0], order):
+        ways = list(match_body(body.body, site.scope, site.node, body.nearest))
+        fitting = [way for way in ways if not _misfit(site, body.op, way.inputs)]
+        if ways and _write(site, body, (fitting or ways)[0], order):
             return
 
 

@@ -66,7 +66,7 @@ class NativeKernel:
 
         Args:
             tensors: The addresses of the inputs that there are, then of the outputs, dense.
-            attributes: All of them.
+            attributes: All attributes of the node.
             sizes: By name; any number of axes are one.
             threads: At most this many compute at once.
 
@@ -77,21 +77,23 @@ class NativeKernel:
         numbers = [self._number(name, attributes) for name in self.form.attributes]
         inputs = len(signature.inputs) - len(numbers)
         addresses = [
-            *tensors[:inputs], *(ctypes.addressof(one) for one in numbers), *tensors[inputs:],
-        ]  # fmt: skip
+            *tensors[:inputs],
+            *(ctypes.addressof(number) for number in numbers),
+            *tensors[inputs:],
+        ]
         kept = []
         for pack, function in self.packs:
             workspace = workspace_of(pack, sizes)
             kept.append(ctypes.create_string_buffer(workspace.size + _LINE))
-            place = -(-ctypes.addressof(kept[-1]) // _LINE) * _LINE
-            arguments = [*map(ctypes.c_void_p, (addresses[pack.input], place)),
+            index = -(-ctypes.addressof(kept[-1]) // _LINE) * _LINE
+            arguments = [*map(ctypes.c_void_p, (addresses[pack.input], index)),
                          *map(ctypes.c_int64, (*workspace.sizes, 0, workspace.units))]  # fmt: skip
             if workspace.size and workspace.units and function(*arguments):
                 raise KernelError("packing an input failed", where=self.form.op.id)
-            addresses[pack.input] = place
+            addresses[pack.input] = index
         named = [sizes[symbol] for symbol in self.symbols]
-        by_place = {f"s{place}": size for place, size in enumerate(named)}
-        units = prod(value_of(one, by_place) for one in self.launch.units)
+        by_place = {f"s{index}": size for index, size in enumerate(named)}
+        units = prod(value_of(unit, by_place) for unit in self.launch.units)
         work = value_of(self.launch.points, by_place) * units * self.launch.picoseconds_per_point
         parts = max(1, min(threads, units, work // (1000 * _LEAST_NANOSECONDS)))
         fixed = [*map(ctypes.c_void_p, addresses), *map(ctypes.c_int64, named)]
@@ -151,7 +153,7 @@ class NativeOp:
         return next((one for one in self._known[key] if one.takes(attributes, sizes)), None)
 
     def _load(self, types: Types, is_present: tuple[bool, ...]) -> tuple[NativeKernel, ...]:
-        if not self.op.bodies and not any(one.is_on_host for one in self.op.kernels):
+        if not self.op.bodies and not any(kernel.is_on_host for kernel in self.op.kernels):
             self.problem = "it has neither a body nor a kernel for CPUs"
             return ()
         try:
@@ -175,7 +177,9 @@ class NativeOp:
             pairs = list(zip(forms, made, strict=True))
             kernels = [(form, one) for form, one in pairs if isinstance(one, Kernel)]
             reasons += [getattr(one, "reason", "") for _, one in pairs]
-            self.problem = "" if kernels else next((one for one in reasons if one), "none fits")
+            self.problem = (
+                "" if kernels else next((reason for reason in reasons if reason), "none fits")
+            )
             if not kernels:
                 return []
             library = _linked([one for _, one in kernels], folder / "kernels.so")
@@ -195,10 +199,10 @@ class NativeOp:
 
 def _linked(kernels: Sequence[Kernel], path: Path) -> ctypes.CDLL:
     """Load what kernels are linked into; the file is not needed afterwards."""
-    for level in {one.target.level for one in kernels}:
+    for level in {kernel.target.level for kernel in kernels}:
         if not ask_for_tiles(level):
             raise KernelError(f"the system does not let this process run code for {level}")
-    objects = {part.symbol: str(part.artifact) for one in kernels for part in one.parts}
+    objects = {part.symbol: str(part.artifact) for kernel in kernels for part in kernel.parts}
     command = [*find_linker(), "-shared", "-o", str(path), *objects.values(), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False,
                           env=tools_in(path.parent))  # fmt: skip

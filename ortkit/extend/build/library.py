@@ -137,19 +137,19 @@ def built_forms(
     found: list[Kernel | CudaKernel | Refused] = [Refused("")] * len(forms)
     compiled = 0
     with TemporaryFolder("ops") as own:
-        for place, (form, target) in enumerate(forms):
+        for index, (form, target) in enumerate(forms):
             if form.declared is None:
                 continue
-            folder = own / str(place)
+            folder = own / str(index)
             folder.mkdir()
             said: list[str] = []
-            found[place] = _compiled(form, target, folder, said)
+            found[index] = _compiled(form, target, folder, said)
             if notes is not None:
                 notes += ((form.op.id, form.text, each) for each in said)
-            compiled += not isinstance(found[place], Refused)
+            compiled += not isinstance(found[index], Refused)
         with _generated(forms, cache, count) as (more, new):
-            for place, kernel in more:
-                found[place] = kernel
+            for index, kernel in more:
+                found[index] = kernel
             yield found, compiled + new
 
 
@@ -160,15 +160,15 @@ def _generated(
     count: Callable[[int, int], None],
 ) -> Iterator[tuple[list[tuple[int, Kernel | CudaKernel | Refused]], int]]:
     """Compile what is made from bodies, for CPUs and then for CUDA."""
-    generated = [(place, *one) for place, one in enumerate(forms) if one[0].declared is None]
+    generated = [(index, *one) for index, one in enumerate(forms) if one[0].declared is None]
     cpu = [one for one in generated if one[2].traits.is_host]
     cuda = [one for one in generated if not one[2].traits.is_host]
     made: list[tuple[int, Kernel | CudaKernel | Refused]] = []
 
     def take(part: list[tuple[int, Form, Target]], kernels: Sequence[object]) -> None:
-        for (place, _, _), kernel in zip(part, kernels, strict=True):
+        for (index, _, _), kernel in zip(part, kernels, strict=True):
             assert isinstance(kernel, Kernel | CudaKernel | Refused)
-            made.append((place, kernel))
+            made.append((index, kernel))
 
     target = cpu[0][2] if cpu else Target()
     with build_kernels([form.signature for _, form, _ in cpu], target, cache, count) as first:
@@ -243,8 +243,8 @@ def _value(value: Attribute | None) -> float | int | None:
 
 def _kernel(form: Form, kernel: Kernel | CudaKernel, attributes: Sequence[str]) -> NamedKernel:
     schema = form.op.schema
-    there = [place for place, flag in enumerate(form.is_present) if flag]
-    kinds = [form.inputs[place].type for place in there]
+    there = [index for index, flag in enumerate(form.is_present) if flag]
+    kinds = [form.inputs[index].type for index in there]
     wildcard_axes = [*(kind.star for kind in kinds), *(None for _ in form.attributes)]
     wildcard_axes += [kind.star for kind in schema.outputs.values()]
     fixed = {}
@@ -256,5 +256,5 @@ def _kernel(form: Form, kernel: Kernel | CudaKernel, attributes: Sequence[str]) 
         form.signature, kernel,
         (*there, *(-1 - attributes.index(name) for name in form.attributes)),
         tuple(wildcard_axes), form.is_present, fixed,
-        tuple(Condition(one.size, one.divisible_by, one.at_most) for one in form.rules),
+        tuple(Condition(rule.size, rule.divisible_by, rule.at_most) for rule in form.rules),
     )  # fmt: skip

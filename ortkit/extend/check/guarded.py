@@ -66,10 +66,10 @@ def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outc
             library,
             kernel.symbol,
             kernel.target.level,
-            tuple(one.name for one in tensors),
+            tuple(tensor.name for tensor in tensors),
             tuple(calls),
             tuple(kernel.launch.inplace),
-            tuple((one.input, one.kernel.symbol) for one in kernel.packs),
+            tuple((pack.input, pack.kernel.symbol) for pack in kernel.packs),
         )
 
         def run(left: int) -> Iterator[Begun | Done | Ended]:
@@ -106,11 +106,11 @@ def outcomes_of(
     return outcomes
 
 
-def _problems(told: Iterable[Begun | Done | Ended]) -> list[str]:
+def _problems(events: Iterable[Begun | Done | Ended]) -> list[str]:
     """Return what was wrong with each call, up to one that ended the process."""
     found: dict[int, str] = {}
     begun = 0
-    for each in told:
+    for each in events:
         if isinstance(each, Begun):
             begun = each.number
         elif isinstance(each, Done):
@@ -141,10 +141,10 @@ def write_inputs(form: Form, case: Case, folder: Path, number: int) -> CallFiles
         path.write_bytes(np.ascontiguousarray(array).tobytes())
         paths.append(path)
     outputs = []
-    for one in form.signature.outputs:
-        extents = [extent_of(dim) for dim in one.shape]
+    for spec in form.signature.outputs:
+        extents = [extent_of(dim) for dim in spec.shape]
         elements = prod(value_of(extent, sizes) for extent in extents)
-        outputs.append(elements * numpy_dtype(one.dtype).itemsize)
+        outputs.append(elements * numpy_dtype(spec.dtype).itemsize)
     results = tuple(folder / f"{number}_{index}.out" for index in range(len(outputs)))
     return CallFiles(tuple(paths), tuple(outputs), results)
 
@@ -153,14 +153,14 @@ def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> 
     sizes = flat_sizes(case.sizes)
     files = write_inputs(form, case, folder, number)
     symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
-    by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
+    by_place = {f"s{index}": sizes[symbol] for index, symbol in enumerate(symbols)}
     units = prod(value_of(extent, by_place) for extent in kernel.launch.units)
     return GuardedCall(
         files,
         tuple(sizes[symbol] for symbol in symbols),
         # As in a session, where nothing is to be written no kernel is called.
         units if any(files.outputs) else 0,
-        tuple(workspace_of(one, sizes) for one in kernel.packs),
+        tuple(workspace_of(pack, sizes) for pack in kernel.packs),
     )
 
 

@@ -160,8 +160,8 @@ class _Kernel:
                 for one in {(*tensors, *outputs)[number], (*packed, *outputs)[number]}:
                     if problem := one.problem(name):
                         return problem
-            results.append([one.bytes() for one in outputs])
-        if any(one != results[0] for one in results):
+            results.append([output.bytes() for output in outputs])
+        if any(result != results[0] for result in results):
             return "cut in two, its work gives another result"
         if self.job.inplace and (problem := self._in_place(call, results[0])):
             return problem
@@ -202,6 +202,6 @@ class _Kernel:
         pointers = [ctypes.c_void_p(one.address) for one in (*packed, *outputs)]
         sizes = [ctypes.c_int64(size) for size in call.sizes]
         self.function(*pointers, *sizes, ctypes.c_int64(0), ctypes.c_int64(call.units))
-        if [one.bytes() for one in outputs] != want:
+        if [output.bytes() for output in outputs] != want:
             return "in place, it gives another result"
         return ""

@@ -45,7 +45,7 @@ def call_interpreted(form: Form, cases: Sequence[Case]) -> list[Outcome]:
     with TemporaryFolder("ops") as folder:
         calls = tuple(_call(form, case, folder, number) for number, case in enumerate(cases))
         tensors = (*form.signature.inputs, *form.signature.outputs)
-        job = InterpretedJob(folder, tuple(one.name for one in tensors), calls)
+        job = InterpretedJob(folder, tuple(tensor.name for tensor in tensors), calls)
 
         def run(left: int) -> Iterator[Begun | Done | Ended]:
             part = replace(job, calls=calls[left:])
@@ -66,14 +66,14 @@ def _call(form: Form, case: Case, folder: Path, number: int) -> InterpretedCall:
     source, grid = found
     step = source.steps[0]
     symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
-    by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
+    by_place = {f"s{index}": sizes[symbol] for index, symbol in enumerate(symbols)}
     return InterpretedCall(
         files,
         text=step.text,
         entry=step.entry,
         # As in a session, where nothing is to be written nothing is launched.
         grid=tuple(grid) if any(files.outputs) else (0, 0, 0),
-        arguments=tuple(_argument(step, one, by_place) for one in step.parameters),
+        arguments=tuple(_argument(step, parameter, by_place) for parameter in step.parameters),
     )
 
 

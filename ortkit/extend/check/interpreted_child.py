@@ -78,7 +78,7 @@ def _problem(
     tensors = [Guarded(content, len(content), at_end=at_end) for content in contents]
     outputs = [Guarded(None, size, at_end=at_end) for size in call.files.outputs]
     places = [*tensors, *outputs]
-    arguments = [_value(one, places, contents) for one in call.arguments]
+    arguments = [_value(argument, places, contents) for argument in call.arguments]
     if all(call.grid):
         function = getattr(module_of(call.text, job.folder, known), call.entry)
         try:

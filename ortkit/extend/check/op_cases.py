@@ -141,7 +141,7 @@ def _sizes(
 
 
 def _divisors(name: str, rules: Sequence[SizeRule]) -> list[int]:
-    return [1, *(one.divisible_by for one in rules if name in one.size.symbols)]
+    return [1, *(rule.divisible_by for rule in rules if name in rule.size.symbols)]
 
 
 def _values(draw: np.random.Generator, shape: tuple[int, ...], dtype: str, number: int) -> Array:

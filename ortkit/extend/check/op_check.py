@@ -87,9 +87,9 @@ def check_op(
     for types in op.schema.choices(dtypes):
         for there in op.schema.presences():
             check.reference_and_body(types, _variadic(op, there))
-    if op.bodies or any(one.is_on_host for one in op.kernels):
+    if op.bodies or any(kernel.is_on_host for kernel in op.kernels):
         check.kernels(dtypes, target or Target())
-    if any(one.backend == "triton" for one in op.kernels):
+    if any(kernel.backend == "triton" for kernel in op.kernels):
         check.interpreted(dtypes)
     if not op.bodies and not op.kernels:
         check.notes.append("no body, so no kernel")

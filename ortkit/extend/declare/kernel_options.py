@@ -75,8 +75,8 @@ class KernelOptions:
 
     def box(self, name: str) -> tuple[int, ...]:
         """Return how much of each axis of a tensor is copied at once."""
-        found = (self.constants.get(one, 0) if isinstance(one, str) else one
-                 for one in self.boxes[name])  # fmt: skip
+        found = (self.constants.get(box, 0) if isinstance(box, str) else box
+                 for box in self.boxes[name])  # fmt: skip
         return tuple(one if isinstance(one, int) else 0 for one in found)
 
 

@@ -59,7 +59,7 @@ def declared_kernel(
 
 def _options(options: Mapping[str, Any], backend: str, where: str) -> KernelOptions:
     """Return the options with lists as tuples; one name may stand for a list of one."""
-    known = {one.name for one in fields(KernelOptions)}
+    known = {field.name for field in fields(KernelOptions)}
     made: dict[str, Any] = {}
     for name, value in options.items():
         if name not in known:

@@ -64,7 +64,7 @@ class OpSchema:
         """Yield all choices of element types, for words with several of those in `among`."""
         kinds = self.kinds
         allowed = [
-            [one for one in dtypes if among is None or len(dtypes) == 1 or one in among]
+            [dtype for dtype in dtypes if among is None or len(dtypes) == 1 or dtype in among]
             for dtypes in kinds.values()
         ]
         for chosen in itertools.product(*allowed):

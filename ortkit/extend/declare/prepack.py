@@ -23,7 +23,7 @@ _OPTIONS = ("constants", "schedule", "units")
 
 def packing_form(packing: Packing, form: Form) -> Form:
     """Return what packs the input of a form; its packed tensor is no part of the signature."""
-    spec = next(one for one in form.signature.inputs if one.name == packing.input)
+    spec = next(spec for spec in form.signature.inputs if spec.name == packing.input)
     content = f"{form.op.id} {form.op.version} packs {packing.input} {spec.dtype}"
     key = hashlib.sha256(content.encode()).hexdigest()[:12]
     signature = DeclaredSignature(f"pack_{packing.input}", "", (spec,), (), key)
@@ -61,7 +61,7 @@ def declared_packing(
         raise UserError("the packed tensor has no shape", where=where,
                         fix='give it as shape=("ceil(n / 32)", "k", 32)')  # fmt: skip
     kernel = DeclaredKernel("tvm", function, len(op.kernels), KernelOptions(**options))
-    names = dict.fromkeys(one for dim in found.type.dims for one in dim.names)
+    names = dict.fromkeys(name for dim in found.type.dims for name in dim.names)
     numbers = {key: value for key, value in kernel.options.constants.items()
                if isinstance(value, int) and not isinstance(value, bool)}  # fmt: skip
     words = Words(where, tuple(names), numbers)
@@ -91,7 +91,7 @@ def workspace_of(pack: PackedInput, named: Mapping[str, int]) -> Workspace:
         named: The sizes of the run.
     """
     sizes = tuple(named[symbol] for symbol in symbols_of(pack.signature.inputs))
-    by_place = {f"s{place}": size for place, size in enumerate(sizes)}
+    by_place = {f"s{index}": size for index, size in enumerate(sizes)}
     dims = [-(-value_of(extent, by_place) // divisor) for extent, divisor in pack.shape]
     units = prod(value_of(extent, by_place) for extent in pack.kernel.launch.units)
     return Workspace(prod(dims) * numpy_dtype(pack.dtype).itemsize, sizes, units)

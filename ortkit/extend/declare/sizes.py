@@ -107,12 +107,12 @@ def check_outputs(
     outputs: Mapping[str, TensorType], inputs: Sequence[TensorType], where: str
 ) -> None:
     """Raise unless the inputs' shapes tell the outputs'."""
-    told = told_names(inputs)
+    given = told_names(inputs)
     wildcard_axes = {kind.dims[kind.star].names[0] for kind in inputs if kind.star is not None}
     for name, kind in outputs.items():
         for dim in kind.dims:
             absent = [
-                word for word in dim.names if word not in (wildcard_axes if dim.is_star else told)
+                word for word in dim.names if word not in (wildcard_axes if dim.is_star else given)
             ]
             if absent:
                 raise UserError(

@@ -103,7 +103,7 @@ def forms_of(
     Raises:
         UserError: It has neither a kernel for the target nor a body.
     """
-    kernels = [one for one in op.kernels if one.target == target]
+    kernels = [kernel for kernel in op.kernels if kernel.target == target]
     if not op.bodies and not kernels:
         name = op.reference.__name__
         if op.kernels:
@@ -118,7 +118,7 @@ def forms_of(
         )  # fmt: skip
     for types in op.schema.choices(dtypes):
         for is_present in _presences(op, kernels):
-            fitting = [one for one in kernels if one.fits(op.schema, types, is_present)]
+            fitting = [kernel for kernel in kernels if kernel.fits(op.schema, types, is_present)]
             for one in fitting:
                 try:
                     yield _declared(op, one, types, is_present)
@@ -131,7 +131,7 @@ def forms_of(
 def _presences(op: DeclaredOp, kernels: Sequence[DeclaredKernel]) -> list[tuple[bool, ...]]:
     found = dict.fromkeys(op.schema.presences())
     if op.schema.inputs[-1].is_variadic:
-        found = dict.fromkeys(each for one in kernels for each in presences(op, one))
+        found = dict.fromkeys(each for kernel in kernels for each in presences(op, kernel))
     return list(found)
 
 

@@ -49,7 +49,7 @@ def compute_body(
     values[""] = None
     device = next(one.device for one in inputs if one is not None)
     for node in body.node:
-        given = {one.name: _value(one, attributes) for one in node.attribute}
+        given = {attribute.name: _value(attribute, attributes) for attribute in node.attribute}
         if node.op_type == "Constant":
             values[node.output[0]] = _constant(torch, given, device)
             continue
@@ -96,7 +96,7 @@ def _reduction(name: str) -> Rule:
         keep = bool(given.get("keepdims", 1))
         x = inputs[0].square() if name == "square" else inputs[0]
         if name == "prod":
-            for axis in sorted((one % x.dim() for one in axes), reverse=True):
+            for axis in sorted((axis % x.dim() for axis in axes), reverse=True):
                 x = x.prod(axis, keepdim=keep)
             return x
         if name == "norm":
@@ -173,7 +173,7 @@ def _squeeze(torch: Any, inputs: Inputs, given: Given) -> Tensor:  # noqa: ARG00
 def _unsqueeze(torch: Any, inputs: Inputs, given: Given) -> Tensor:  # noqa: ARG001
     x, axes = inputs[0], _axes(inputs, given) or []
     rank = x.dim() + len(axes)
-    for axis in sorted(one % rank for one in axes):
+    for axis in sorted(axis % rank for axis in axes):
         x = x.unsqueeze(axis)
     return x
 

@@ -54,7 +54,7 @@ def export_module(
     from ortkit.extend.torch.op import translations
 
     modules = list(module.modules()) if isinstance(module, torch.nn.Module) else []
-    training = [one for one in modules if one.training]
+    training = [module for module in modules if module.training]
     for one in training:
         one.training = False
     try:

@@ -69,7 +69,7 @@ def register_backward(
         return made[0] if inputs == 1 else made
 
     parts = [f"Tensor grad{index}" for index in range(outputs)]
-    parts += [f"Tensor? {one}" for one in arguments]
+    parts += [f"Tensor? {argument}" for argument in arguments]
     result = "Tensor" if inputs == 1 else f"({', '.join(['Tensor'] * inputs)})"
     schema = f"({', '.join([*parts, *(['*', *attributes] if attributes else [])])}) -> {result}"
     made = torch.library.custom_op(f"{name}_backward", compute, mutates_args=(), schema=schema)
@@ -126,7 +126,7 @@ def _by_numpy(
             where=op.id,
         )
     device = gradients[0].device
-    return [None if one is None else from_numpy(one, device) for one in results]
+    return [None if result is None else from_numpy(result, device) for result in results]
 
 
 def _by_body(
@@ -150,10 +150,10 @@ def _by_body(
     given = checked_attributes(op.schema, attributes, op.id)
     with torch.enable_grad():
         leaves = [
-            None if one is None else one.detach().requires_grad_(one.is_floating_point())
-            for one in tensors
+            None if tensor is None else tensor.detach().requires_grad_(tensor.is_floating_point())
+            for tensor in tensors
         ]
-        there = [one for one in leaves if one is not None]
+        there = [leaf for leaf in leaves if leaf is not None]
         outputs = compute_body(body, there, given, op.id)
         wanted = [one for one in there if one.requires_grad]
         ends = [
@@ -167,7 +167,7 @@ def _by_body(
             [one for one, _ in ends], wanted, [one for _, one in ends], allow_unused=True
         )
     by_leaf = {id(leaf): gradient for leaf, gradient in zip(wanted, found, strict=True)}
-    return [None if one is None else by_leaf.get(id(one)) for one in leaves]
+    return [None if leaf is None else by_leaf.get(id(leaf)) for leaf in leaves]
 
 
 def _like(result: Tensor | None, tensor: Tensor | None, gradient: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def sources_for(form: Form) -> tuple[VariantSource, ...] | Refused:
 
 def is_aligned(tensors: Sequence[Tensor]) -> bool:
     """Say whether all begin at multiples of 16 bytes."""
-    return not any(one.data_ptr() % _ALIGNED for one in tensors)
+    return not any(tensor.data_ptr() % _ALIGNED for tensor in tensors)
 
 
 def fitting(
@@ -50,9 +50,9 @@ def fitting(
         if any(step.is_gluon for step in source.steps) or not has_elements(source, sizes):
             continue
         if all(
-            (size := value_of(one.extent, sizes)) % one.divisible_by == 0
-            and (one.at_most is None or size <= one.at_most)
-            for one in source.conditions
+            (size := value_of(condition.extent, sizes)) % condition.divisible_by == 0
+            and (condition.at_most is None or size <= condition.at_most)
+            for condition in source.conditions
         ):
             return source
     return None
@@ -88,9 +88,9 @@ class Launches:
             sizes: By name.
         """
         self._scratch = [value_of(one, sizes) for one in source.scratch]
-        by_place = {f"s{place}": sizes[name] for place, name in enumerate(source.symbols)}
+        by_place = {f"s{position}": sizes[name] for position, name in enumerate(source.symbols)}
         inputs = len(form.signature.inputs) - len(form.attributes)
-        names = [one.name for one in form.signature.inputs]
+        names = [spec.name for spec in form.signature.inputs]
 
         def place_of(index: int) -> int:
             # Attributes stand between the inputs and the outputs.
@@ -123,7 +123,7 @@ class Launches:
             if step.registers is not None:
                 options["maxnreg"] = step.registers
             if all(grid):
-                arguments = tuple(passed(step, one) for one in step.parameters)
+                arguments = tuple(passed(step, parameter) for parameter in step.parameters)
                 self._steps.append(_Step(_function(step), grid, arguments, options))
 
     def run(self, tensors: Sequence[Tensor]) -> None:
@@ -156,7 +156,7 @@ class _Map:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         size = tensor.element_size()
-        strides = [*(one // size for one in self.strides), 1]
+        strides = [*(stride // size for stride in self.strides), 1]
         begin = tensor.reshape(-1)[first // size :]
         return TensorDescriptor(begin, list(self.dims), strides, list(self.box))
 

@@ -132,7 +132,7 @@ def _onnx_schema(op: DeclaredOp) -> Any:
         ],
         outputs=[formal(name, kind.kind) for name, kind in op.schema.outputs.items()],
         type_constraints=[
-            (kind, [f"tensor({words.get(one, one)})" for one in dtypes], "")
+            (kind, [f"tensor({words.get(dtype, dtype)})" for dtype in dtypes], "")
             for kind, dtypes in op.schema.kinds.items()
         ],
         attributes=[

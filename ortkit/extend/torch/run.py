@@ -226,7 +226,7 @@ class TorchRun:
         arrays = iter([to_numpy(one) for one in there])
         inputs = [next(arrays) if flag else None for flag in call.is_present]
         results = self.op.compute(inputs, call.attributes)
-        return tuple(from_numpy(one, call.device) for one in results)
+        return tuple(from_numpy(result, call.device) for result in results)
 
 
 def empty_outputs(op: DeclaredOp, types: Types, sizes: Sizes, like: Tensor) -> tuple[Tensor, ...]:

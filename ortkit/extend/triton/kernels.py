@@ -119,7 +119,7 @@ class _Maker:
         self.words: Words = words_of(form.op, self.kernel, form.is_present)
         self.tensors: tuple[TensorSpec, ...] = (*form.signature.inputs, *form.signature.outputs)
         self.symbols = symbols_of(self.tensors)
-        self.places = {one.name: place for place, one in enumerate(self.tensors)}
+        self.places = {one.name: index for index, one in enumerate(self.tensors)}
 
     def variant(self) -> VariantSource:
         """Return the variant: alignment that Triton may assume, the grid, the conditions."""
@@ -127,7 +127,7 @@ class _Maker:
         grid = self._grid()
         parameters = tuple(self._found.values())
         entry = f"ortkit_{self.form.signature.key}"
-        names = ", ".join(one.name for one in parameters)
+        names = ", ".join(parameter.name for parameter in parameters)
         text = text_of(self.kernel.function, self.where)
         wrapper = f"@_jit\ndef {entry}({names}):\n    {name_of(self.kernel.function)}({call})\n"
         step = StepSource(
@@ -137,14 +137,14 @@ class _Maker:
             workers=self.options.workers,
         )  # fmt: skip
         conditions = [
-            Condition(one.size, one.divisible_by, one.at_most) for one in self.form.rules
+            Condition(rule.size, rule.divisible_by, rule.at_most) for rule in self.form.rules
         ]
         conditions += [
             Condition(extent, at_most=most * divisor)
             for (extent, divisor), most in zip(grid, MAX_GRID, strict=True)
             if extent.static is None and most < MAX_GRID[0]
         ]
-        conditions += [Condition(one, divisible_by=_MULTIPLE) for one in self._rows]
+        conditions += [Condition(row, divisible_by=_MULTIPLE) for row in self._rows]
         return VariantSource(
             tuple(conditions), self.is_aligned, self.symbols, (step,), is_optional=self.is_aligned
         )
@@ -223,8 +223,8 @@ class _Maker:
             )  # fmt: skip
         if row.static is None and row.factor % _MULTIPLE:
             self._rows.append(row)
-        named = [rename_extent(one, self.symbols) for one in dims]
-        steps = [rename_extent(one, self.symbols) for one in strides]
+        named = [rename_extent(dim, self.symbols) for dim in dims]
+        steps = [rename_extent(stride, self.symbols) for stride in strides]
         self._maps.append(tensor_map(place, dtype, named, steps, box, 0))
         gluon = is_gluon(self.kernel.function)
         self._found[name] = map_parameter(name, len(self._maps) - 1, dtype, box, is_gluon=gluon)
@@ -253,7 +253,9 @@ def launches_of(
     """Return what is launched for some sizes, by name, and its blocks; None if no variant fits."""
     for source in sources_of_form(form):
         step = source.steps[0]
-        if has_elements(source, sizes) and all(_holds(one, sizes) for one in source.conditions):
+        if has_elements(source, sizes) and all(
+            _holds(condition, sizes) for condition in source.conditions
+        ):
             x, y, z = (-(-_value(extent, sizes) // divisor) for extent, divisor in step.grid)
             return source, (x, y, z)
     return None
@@ -266,7 +268,7 @@ def has_elements(source: VariantSource, sizes: Mapping[str, int]) -> bool:
         source: The variant.
         sizes: By the names of its symbols.
     """
-    by_place = {f"s{place}": sizes[name] for place, name in enumerate(source.symbols)}
+    by_place = {f"s{index}": sizes[name] for index, name in enumerate(source.symbols)}
     maps = (one for step in source.steps for one in step.maps)
     return all(_value(dim, by_place) for one in maps for dim in one.dims)
 

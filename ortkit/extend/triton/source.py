@@ -33,7 +33,7 @@ def text_of(function: Any, where: str) -> str:
     head = [f"from {package} import jit as _jit"]
     if any("_constexpr(" in one for one in imports):
         head.append(f"from {package}.language import constexpr as _constexpr")
-    return "\n".join([*head, *imports, "", "", *(f"{one}\n" for one in functions)])
+    return "\n".join([*head, *imports, "", "", *(f"{function}\n" for function in functions)])
 
 
 def is_gluon(function: Any) -> bool:

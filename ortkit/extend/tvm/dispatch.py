@@ -55,8 +55,8 @@ def dispatcher(
 
     int64 = "int64"
     pointers = [
-        tirx.Var(f"p{place}", tvm.ir.PointerType(tvm.ir.PrimType(one.dtype)))
-        for place, one in enumerate(tensors)
+        tirx.Var(f"p{index}", tvm.ir.PointerType(tvm.ir.PrimType(one.dtype)))
+        for index, one in enumerate(tensors)
     ]
     given = {name: tirx.Var(f"{name}_size", int64) for name in sizes}
     begin, end = tirx.Var("begin", int64), tirx.Var("end", int64)

@@ -83,7 +83,7 @@ def _packed(made: Maker, name: str, target: Target, folder: Path) -> PackedInput
     form = packing_form(packing, made.form)
     packer = Maker(form, target.level, notes=made.notes, packing=packing)
     symbols = symbols_of(form.signature.inputs)
-    places = [one.name for one in made.form.signature.inputs]
+    places = [spec.name for spec in made.form.signature.inputs]
     return PackedInput(
         places.index(name), form.signature, _compiled(packer, target, folder),
         packer.tensors[-1].dtype,

@@ -60,16 +60,16 @@ class Maker:
             for name in symbols_of(tensors)
         }  # fmt: skip
         self.packed = {
-            one.name: form.op.packings[one.name]
-            for one in signature.inputs
-            if one.name in self.options.packed
+            spec.name: form.op.packings[spec.name]
+            for spec in signature.inputs
+            if spec.name in self.options.packed
         }
         self.words: Words = words_of(form.op, self.kernel, form.is_present)
         if self.packing is not None:
             self.words = self.packing.words
             self.packed = {_PACKED: self.packing}
             tensors.append(TensorSpec(_PACKED, signature.inputs[0].dtype, ()))
-        self.tensors = [self._laid_out(one) for one in tensors]
+        self.tensors = [self._laid_out(tensor) for tensor in tensors]
         self.split = self.options.split
         self.is_range = bool(self.options.units)
         if self.split:
@@ -268,7 +268,7 @@ class Maker:
     # ---- how it is called
     def launch(self) -> Launch:
         """Return its units and their cost."""
-        outputs = [product(map(extent_of, one.shape)) for one in self.form.signature.outputs]
+        outputs = [product(map(extent_of, spec.shape)) for spec in self.form.signature.outputs]
         outputs = outputs or [ONE]  # what packs an input is not cut
         largest = max(outputs, key=lambda one: one.at(64))
         work = self.words.size(self.options.work) if self.options.work else largest
@@ -283,8 +283,8 @@ class Maker:
         return Launch((units,), points, picoseconds, tuple(self._pairs()))
 
     def _pairs(self) -> list[tuple[int, int]]:
-        inputs = [one.name for one in self.form.signature.inputs]
-        outputs = [one.name for one in self.form.signature.outputs]
+        inputs = [spec.name for spec in self.form.signature.inputs]
+        outputs = [spec.name for spec in self.form.signature.outputs]
         found = []
         for source, result in self.options.inplace:
             if source not in inputs or result not in outputs:

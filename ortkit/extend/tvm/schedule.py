@@ -42,8 +42,8 @@ def scheduled(
         schedule(made)
     else:
         _default(made, choices, note, has_rows=bool(split))
-    for one in _blocks(made):
-        _begin_before(made, one)
+    for block in _blocks(made):
+        _begin_before(made, block)
     return made.mod[_SYMBOL]
 
 
@@ -52,31 +52,31 @@ def _begin_before(made: Expr, block: Expr) -> None:
     loops = made.get_loops(block)
     if not _is_reduction(made, block) or all(hasattr(made.get(o).extent, "value") for o in loops):
         return
-    for one in reversed(loops):  # the innermost that can be: what is above sums nothing
-        if not _tried(partial(made.decompose_reduction, block, one)):
+    for loop in reversed(loops):  # the innermost that can be: what is above sums nothing
+        if not _tried(partial(made.decompose_reduction, block, loop)):
             return
 
 
 def _default(made: Expr, choices: Choices, note: Callable[[str], None], *, has_rows: bool) -> None:
     """Inline what is computed element by element, reduce where a row needs it, then vectorize."""
     outputs = made.get_output_blocks(made.get_sblock("root"))
-    names = {made.get(one).name_hint for one in outputs}
-    inner = [one for one in _blocks(made) if made.get(one).name_hint not in names]
+    names = {made.get(output).name_hint for output in outputs}
+    inner = [block for block in _blocks(made) if made.get(block).name_hint not in names]
     for one in inner:
         if not _is_reduction(made, one):
             _tried(partial(made.compute_inline, one))
-    for one in reversed(_blocks(made)):
-        if made.get(one).name_hint in names:
+    for block in reversed(_blocks(made)):
+        if made.get(block).name_hint in names:
             continue
-        for consumer in made.get_consumers(one):
+        for consumer in made.get_consumers(block):
             loops = made.get_loops(consumer)
             if has_rows and loops:
-                _tried(partial(made.compute_at, one, loops[0]))
-    for one in outputs:
-        if _is_reduction(made, one):
-            _tried(partial(_sum_in_lanes, made, one, choices))
-        elif problem := _vectorized(made, one, choices):
-            note(f"{made.get(one).name_hint} is computed without vectors: {problem}")
+                _tried(partial(made.compute_at, block, loops[0]))
+    for output in outputs:
+        if _is_reduction(made, output):
+            _tried(partial(_sum_in_lanes, made, output, choices))
+        elif problem := _vectorized(made, output, choices):
+            note(f"{made.get(output).name_hint} is computed without vectors: {problem}")
 
 
 def _vectorized(made: Expr, block: Expr, choices: Choices) -> str:
@@ -88,7 +88,7 @@ def _vectorized(made: Expr, block: Expr, choices: Choices) -> str:
 def _sum_in_lanes(made: Expr, block: Expr, choices: Choices) -> None:
     """Compute sums of neighbouring columns side by side, where what is summed lies so."""
     found = made.get(block)
-    kinds = [int(one.iter_type) for one in found.iter_vars]
+    kinds = [int(var.iter_type) for var in found.iter_vars]
     if kinds.count(_REDUCTION) != len(kinds) - kinds.index(_REDUCTION):
         return
     column = kinds.index(_REDUCTION) - 1
@@ -121,7 +121,7 @@ def has_reduction(function: Expr) -> bool:
 
     made = s_tir.Schedule(tvm.IRModule({_SYMBOL: function}))
     made.work_on(_SYMBOL)
-    return any(_is_reduction(made, one) for one in _blocks(made))
+    return any(_is_reduction(made, block) for block in _blocks(made))
 
 
 def _blocks(made: Expr) -> list[Expr]:
@@ -129,7 +129,7 @@ def _blocks(made: Expr) -> list[Expr]:
 
 
 def _is_reduction(made: Expr, block: Expr) -> bool:
-    kinds = [int(one.iter_type) for one in made.get(block).iter_vars]
+    kinds = [int(var.iter_type) for var in made.get(block).iter_vars]
     return any(kind == _REDUCTION for kind in kinds)
 
 

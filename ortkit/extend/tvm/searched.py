@@ -36,7 +36,7 @@ class SearchedKernel:
 
     Args:
         form: With the kernel that the user wrote.
-        target: Resolved.
+        target: The resolved target.
         known: The sizes of a run, by name.
         generator: See `TeKernel`.
         search: What proposes schedules.
@@ -53,8 +53,8 @@ class SearchedKernel:
     @property
     def name(self) -> str:
         """What to call it, such as `domain::Op float32 by kernel (tvm) at n=512`."""
-        told = ", ".join(f"{name}={size}" for name, size in self.known.items())
-        return f"{self.form.op.id} {self.form.text} at {told}"
+        listed = ", ".join(f"{name}={size}" for name, size in self.known.items())
+        return f"{self.form.op.id} {self.form.text} at {listed}"
 
     @property
     def signature(self) -> RegionSignature:
@@ -164,9 +164,9 @@ def _known(form: Form, sizes: Mapping[str, int]) -> dict[str, int]:
     if not found:
         return found
     if min(found.values()) < 1 or not all(rule.holds(found) for rule in form.rules):
-        told = ", ".join(f"{name}={size}" for name, size in found.items())
+        listed = ", ".join(f"{name}={size}" for name, size in found.items())
         raise UserError(
-            f"it is not for the sizes {told}", fix="give others with --shape NAME=SIZE"
+            f"it is not for the sizes {listed}", fix="give others with --shape NAME=SIZE"
         )
     return found
 
@@ -181,7 +181,7 @@ def _rows(form: Form, sizes: Mapping[str, int]) -> dict[str, int]:
     if rows <= _LEAST_ROWS:
         return {split: rows}
     tensors = (*form.signature.inputs, *form.signature.outputs)
-    row_bytes = sum(_row_bytes(one, split, sizes) for one in tensors)
+    row_bytes = sum(_row_bytes(tensor, split, sizes) for tensor in tensors)
     most = min(rows // _BLOCKS, _BLOCK_BYTES // max(1, row_bytes))
     return {split: 1 << (max(_LEAST_ROWS, most).bit_length() - 1)}
 
@@ -199,7 +199,7 @@ def compile_tuned(form: Form, target: Target, folder: Path, notes: list[str]) ->
 
     Args:
         form: With `declared`.
-        target: Resolved.
+        target: The resolved target.
         folder: For the object file.
         notes: Gets what could not be done; the kernel is right then, and slower.
 
@@ -226,16 +226,20 @@ def traced_for(form: Form, target: Target, notes: list[str]) -> list[TracedSched
 
     Args:
         form: With `declared`.
-        target: Resolved.
+        target: The resolved target.
         notes: Gets what is left out, and why.
     """
     found = []
     records = known_database().records.items()
-    for place, record in sorted(records, key=lambda one: one[0].bucket):
-        if (place.backend, place.key, place.level) != (NAME, form.signature.key, target.level):
+    for record_key, record in sorted(records, key=lambda one: one[0].bucket):
+        if (record_key.backend, record_key.key, record_key.level) != (
+            NAME,
+            form.signature.key,
+            target.level,
+        ):
             continue
         traced = read_traced(record.best)
-        if place.processor != processor() or traced is None:
+        if record_key.processor != processor() or traced is None:
             continue
         if record.generator.rpartition(" ")[0] != generator_of(NAME, "").rpartition(" ")[0]:
             notes.append(f"{name_of(record.best)} is of another version of TVM: tune it again")

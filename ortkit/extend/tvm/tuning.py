@@ -66,9 +66,9 @@ class TeKernel:
         names = symbols_of((*self.signature.inputs, *self.signature.outputs))
         found = {name: given.get(name, self.known.get(name, usual)) for name in names}
         if not all(rule.holds(found) for rule in self.form.rules):
-            told = ", ".join(f"{name}={size}" for name, size in found.items())
+            listed = ", ".join(f"{name}={size}" for name, size in found.items())
             raise UserError(
-                f"it is not for the sizes {told}", where=self.name,
+                f"it is not for the sizes {listed}", where=self.name,
                 fix="give others with --shape NAME=SIZE",
             )  # fmt: skip
         return tuple(found.values())
@@ -119,7 +119,7 @@ def declared_forms(ops: Sequence[DeclaredOp]) -> Iterator[Form]:
         MissingDependencyError: There are some, and tvm is not installed.
     """
     for op in ops:
-        if not any(one.backend == "tvm" for one in op.kernels):
+        if not any(kernel.backend == "tvm" for kernel in op.kernels):
             continue
         require_tvm(op.id)
         for form in forms_of(op):

@@ -51,7 +51,7 @@ def function_of(scope: Scope, node: ir.Node) -> None:
 
 def attention_region(search: Search, node: ir.Node) -> Candidate:
     """Return the region of an attention, or why it is none."""
-    scope, excluded = search.scope, search.taken
+    scope, excluded = search.scope, search.excluded
     found = read_node(scope, node)
     if isinstance(found, AttentionNode) and excluded.intersection(found.writers):
         found = Refused("attention with a cache that another region writes")

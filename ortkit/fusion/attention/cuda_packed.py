@@ -53,7 +53,7 @@ class _Rows:
 def packed_region(search: Search, node: ir.Node, found: AttentionNode) -> Candidate | None:
     """Return the region of an attention and the Gathers around it; None if it has no kernel."""
     rows = _rows_around(search.scope, node, found)
-    if rows is None or search.taken.intersection(rows.nodes):
+    if rows is None or search.excluded.intersection(rows.nodes):
         return None
     whole = rows.sources if rows.split is None else (rows.split.inputs[0],)
     operands = (*whole, *found.operands[3:], rows.unpack_indices, rows.pack_indices)

@@ -57,7 +57,7 @@ class AttentionNode:
     """An attention.
 
     Args:
-        body: What it computes.
+        body: The function body of what it computes.
         operands: Q, K, V, and a mask if there is one; before what only repeats it.
         queries: Rows of Q.
         keys: Rows of K.
@@ -170,8 +170,8 @@ class _Reader:
         self._shapes = shapes
         self._cached: tuple[tuple[ir.Value, ir.Value], ...] = ()
 
-    def _input(self, place: int) -> ir.Value | None:
-        return self._node.inputs[place] if place < len(self._node.inputs) else None
+    def _input(self, index: int) -> ir.Value | None:
+        return self._node.inputs[index] if index < len(self._node.inputs) else None
 
     def _number(self, name: str, default: float) -> float:
         attribute = self._node.attributes.get(name)
@@ -267,7 +267,7 @@ class _Reader:
     def _multi_head(
         self, body: AttentionBody, sizes: tuple[Size, Size, Size]
     ) -> AttentionNode | Refused:
-        if any(self._input(place) is not None for place in (3, 8, 9)):
+        if any(self._input(index) is not None for index in (3, 8, 9)):
             return Refused("attention with a bias of its operands, or a cache of other form")
         causal = "first" if self._number("unidirectional", 0) else ""
         if causal and sizes[0] != sizes[1]:
@@ -306,7 +306,7 @@ class _Reader:
     def _grouped(
         self, body: AttentionBody, sizes: tuple[Size, Size, Size]
     ) -> AttentionNode | Refused:
-        if any(self._input(place) is not None for place in (3, 4, *range(9, 16))):
+        if any(self._input(index) is not None for index in (3, 4, *range(9, 16))):
             return Refused("attention with past keys, places or a mask")
         if sizes[0] != sizes[1] or not self._are_whole(sizes[1]):
             return Refused("attention of samples whose lengths are known in a run only")

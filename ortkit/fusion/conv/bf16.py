@@ -8,7 +8,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
-from ortkit.kernels.layouts.bf16_blocks import layout
+from ortkit.fusion.conv.sizes import image_shape
+from ortkit.kernels.layouts.bf16_blocks import filter_layout, layout
+from ortkit.kernels.prepack import Prepack
 
 _FLOAT, _BF16 = int(ir.DataType.FLOAT), int(ir.DataType.BFLOAT16)
 
@@ -25,16 +27,12 @@ class ProductWriter(BodyWriter):
             self.names[extra] = self._operand(extra)
         weight = conv.inputs[1]
         assert weight is not None
-        filters = self._sizes(weight)
-        columns, channels, *kernel = (size for size in filters if isinstance(size, int))
-        depth = channels * kernel[0] * kernel[1]
-        matrix = self._matrix(depth, columns)
+        filters = image_shape(self.scope, weight)
         if window.is_point:
+            matrix = self._matrix(layout(filters[1], filters[0]))
             value = self.writer.op("MatMul", value, matrix)
         else:
-            shape = self.writer.integers(*kernel, channels, columns)
-            shaped = self.writer.op("Reshape", matrix, shape)
-            planar = self.writer.op("Transpose", shaped, perm=[3, 2, 0, 1])
+            planar = self._matrix(filter_layout(filters))
             transposed = self.writer.op("Transpose", value, perm=TO_NCHW)
             made = self.writer.op("Conv", transposed, planar, **window.attributes)
             value = self.writer.op("Transpose", made, perm=TO_NHWC)
@@ -61,10 +59,9 @@ class ProductWriter(BodyWriter):
         """Add an input, which stays NHWC."""
         return self._input(f"x{len(self.inputs)}", self._nhwc(value), self._dtype(value))
 
-    def _matrix(self, depth: int, columns: int) -> str:
-        """Add the packed weight, and take it apart; see `ortkit.kernels.layouts.bf16_blocks`."""
+    def _matrix(self, packing: Prepack) -> str:
+        """Add the packed weight, and take it apart."""
         assert self.block.packed is not None
         self.weights.append(self.block.packed)
-        packing = layout(depth, columns)
         name = self._input(f"w{len(self.inputs)}", packing.shape, packing.dtype)
         return self.writer.unpacked(name, packing)

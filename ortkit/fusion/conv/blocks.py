@@ -14,7 +14,8 @@ from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.finder import BlockFinder
 from ortkit.fusion.conv.int8 import quantized_sizes
-from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
+from ortkit.fusion.int8.convolution_chain import ConvolutionChain
+from ortkit.fusion.int8.filters import Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct
 from ortkit.fusion.regions.access import is_read_once, only_reader
 from ortkit.fusion.regions.bf16_operands import (
@@ -57,13 +58,13 @@ class CpuBlockFinder(BlockFinder):
 
     def _quantized(self, conv: ir.Node, found: IntegerProduct, anchor: ConvAnchor) -> Block:
         """Return the block around an int8 convolution."""
-        chain = ConvolutionChain.of(self.scope, found, self.excluded)
+        chain = ConvolutionChain.of(self.scope, found, anchor, self.excluded)
         end = chain.best
         source, *extras = chain.operands(end)
         assert isinstance(found.matrix, Filters)
         return Block(
             anchor.kind, (conv,), (found.matrix.window,), end.nodes, source, end.value,
-            extras=tuple(extras), second=None if end.kept is None else end.kept.value,
+            extras=tuple(extras), second=None if end.second is None else end.second.value,
             anchor=anchor,
         )  # fmt: skip
 

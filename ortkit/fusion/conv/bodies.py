@@ -103,7 +103,6 @@ class BodyWriter:
         weight, blocks = self._array(conv.inputs[1]), (self.block, *self.block.parts)
         anchors = (one.anchor for one in blocks if conv in one.convs)
         anchor = next(one for one in anchors if isinstance(one, ConvAnchor))
-        assert anchor.layout is not None
         return self._packed(weight, anchor.layout(weight.shape))
 
     def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv import int8
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.sizes import conv_sizes, sizes_of
+from ortkit.fusion.regions.cost_model import cost_model_of
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.image_anchor import ImageAnchor, ImageSizes
@@ -88,7 +89,8 @@ def _convolution(scope: Scope, block: Block) -> tuple[float, float]:
     times = [outputs * taps * sizes_of(scope, block.source)[1] * one for one in LOWERED]
     times = [time + outputs * one for time, one in zip(times, OUTPUT, strict=True)]
     if isinstance(block.anchor, ConvAnchor) and block.anchor.estimate is not None:
-        times = [*block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))]
+        predicted = block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))
+        times = [*cost_model_of(scope).corrected(block.anchor.kind, predicted)]
     before, after = (time + outputs * one * steps for time, one in zip(times, STEP, strict=True))
     return before, after
 

@@ -81,7 +81,7 @@ class BlockFinder:
             gates = kept  # what the others multiplied is no gated source
         pooled = {gate.source for gate in gates}
         blocks = [replace(block, pooled=block.output in pooled) for block in blocks]
-        places = {node: place for place, node in enumerate(graph)}
+        places = {node: index for index, node in enumerate(graph)}
         return sorted([*blocks, *gates], key=lambda block: places[block.last])
 
     def convolution(self, conv: ir.Node) -> Block | None:

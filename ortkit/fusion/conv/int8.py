@@ -9,9 +9,10 @@ from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import Described
 from ortkit.fusion.conv.sizes import image_shape
-from ortkit.fusion.int8.filters import ConvolutionChain, Filters, find_convolution
+from ortkit.fusion.int8.convolution_chain import ConvolutionChain
+from ortkit.fusion.int8.filters import Filters, find_convolution
 from ortkit.fusion.int8.products import IntegerProduct, is_rounded
-from ortkit.kernels.conv_anchor import ConvSizes
+from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.rewrite.scope import Scope
 
 
@@ -39,9 +40,9 @@ def sizes_in_block(scope: Scope, block: Block) -> ConvSizes:
 def describe_quantized(scope: Scope, block: Block) -> Described:
     """Return the signature and weights of a block."""
     found = find_convolution(scope, block.convs[0])
-    if not isinstance(found, IntegerProduct):
+    if not isinstance(found, IntegerProduct) or not isinstance(block.anchor, ConvAnchor):
         raise InternalError("an int8 convolution that is none any more")
-    chain = ConvolutionChain.of(scope, found)
+    chain = ConvolutionChain.of(scope, found, block.anchor)
     end = next(one for one in chain.ends if one.value is block.output)
     region, signature = chain.region(end)
     constants = (value.const_value for value in region.inputs[len(block.operands) :])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ortkit.graph.symbolic.dims import names
+from ortkit.graph.shapes.fixed import place_of
+from ortkit.graph.symbolic.dims import Atom, Size, names, sole_atom
 from ortkit.rewrite.scope import Scope
 
 
@@ -19,11 +20,12 @@ def unknown_sizes_note(scopes: Sequence[Scope]) -> str:
     """
     count, unknown = 0, set[str]()
     for scope in scopes:
+        places = _places(scope)
         for node in scope.nodes():
             if (node.domain, node.op_type) != ("", "Conv") or node.inputs[0] is None:
                 continue
             shape = scope.shapes.shape(node.inputs[0]) or ()
-            found = set[str]().union(*(names(size) for size in shape[2:]))
+            found = set[str]().union(*(_given(size, places) for size in shape[2:]))
             count += bool(found)
             unknown |= found
     if not count:
@@ -31,3 +33,19 @@ def unknown_sizes_note(scopes: Sequence[Scope]) -> str:
     flags = " ".join(f"--fix-shape {name}=N" for name in sorted(unknown))
     what = "1 convolution reads" if count == 1 else f"{count} convolutions read"
     return f"{what} images of unknown sizes and may have no kernel for that; give {flags}"
+
+
+def _places(scope: Scope) -> Mapping[Atom, str]:
+    """Return what to call the sizes of the model's inputs that have no name."""
+    return {
+        atom: place_of(value, axis)
+        for value in scope.model.graph.inputs
+        for axis, size in enumerate(scope.shapes.shape(value) or ())
+        if (atom := sole_atom(size)) is not None and atom.kind == "size"
+    }
+
+
+def _given(size: Size, places: Mapping[Atom, str]) -> set[str]:
+    """Return the names, and places of inputs, that a size depends on."""
+    atoms = () if isinstance(size, int) else size.atoms()
+    return {*names(size), *(places[atom] for atom in atoms if atom in places)}

@@ -56,8 +56,8 @@ class DecomposeRotary(Decomposition):
             return
         rotated = _Writer(scope, node, _width(scope, node)).rotated()
         rest = list(node.inputs[len(rotated) :])
-        for place in (_COS, _SIN):
-            rest[place - len(rotated)] = None
+        for index in (_COS, _SIN):
+            rest[index - len(rotated)] = None
         scope.set_inputs(node, [*rotated, *rest])
         scope.set_attribute(node, "do_rotary", 0)
         if not self.wanted(scope, node):
@@ -72,7 +72,7 @@ def _is_rotated(scope: Scope, node: ir.Node) -> bool:
         return False
     if any(value is not None for value in node.inputs[_POSITIONS:]):
         return False
-    values = [node.inputs[place] for place in (0, 1, _COS, _SIN)]
+    values = [node.inputs[index] for index in (0, 1, _COS, _SIN)]
     shapes = [None if value is None else scope.shapes.shape(value) for value in values]
     q, k, cos, sin = shapes
     if q is None or k is None or cos is None or cos != sin or len(q) != 3 or len(k) != 3:
@@ -111,7 +111,7 @@ class _Writer:
         self._width = width
         self._heads, self._kv_heads = _counts(node)
         self._tables = [
-            self._op("Unsqueeze", node.inputs[place], self._integers(1)) for place in (_COS, _SIN)
+            self._op("Unsqueeze", node.inputs[index], self._integers(1)) for index in (_COS, _SIN)
         ]
 
     def rotated(self) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -135,9 +135,9 @@ class _Writer:
     def _are_neighbours(self, split: ir.Node, q: ir.Value, k: ir.Value) -> bool:
         """Say whether the keys lie after the queries, and these begin as a head does."""
         parts = list(split.outputs)
-        place = parts.index(q)
-        first = sum(_columns(self._scope, one) for one in parts[:place])
-        return parts[place + 1 : place + 2] == [k] and first % self._width == 0
+        index = parts.index(q)
+        first = sum(_columns(self._scope, one) for one in parts[:index])
+        return parts[index + 1 : index + 2] == [k] and first % self._width == 0
 
     def _alone(self, part: ir.Value) -> ir.Value:
         """Return a part of a tensor by a Split of its own, which a region can take in."""

@@ -8,7 +8,7 @@ pointwise nodes, and of a single row with its norm where nothing else reads that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -61,15 +61,15 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     for node in search.nodes():
         if not is_product(scope, node):
             continue
-        chain = epilogue_chain_of(scope, node, search.taken)
-        norm = norm_prologue(chain, search.taken)
+        chain = epilogue_chain_of(scope, node, search.excluded)
+        norm = norm_prologue(chain, search.excluded)
         prediction = predict(scope, anchor, sizes_of(scope, chain, norm))
         if prediction is None and norm is not None:
             norm, prediction = None, predict(scope, anchor, sizes_of(scope, chain, None))
         if prediction is None:
             continue
         region = search.region([*(() if norm is None else (norm,)), *chain.nodes], anchor.kind)
-        search.taken.update(chain.products)
+        search.excluded.update(chain.products)
         yield search.judged(region, prediction)
 
 
@@ -84,16 +84,21 @@ def is_product(scope: Scope, node: ir.Node) -> bool:
     """Say whether a node multiplies rows in half precision by a constant matrix."""
     if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) < 2:
         return False
-    rows, weight = node.inputs[0], matrix_of(node)
-    if rows is None or weight is None or not scope.is_constant(weight):
+    weight = matrix_of(node)
+    if weight is None or not scope.is_constant(weight) or scope.shapes.rank(weight) != 2:
         return False
-    if scope.is_constant(rows) or scope.shapes.dtype(rows) not in HALF_DTYPES:
+    return has_known_sizes(scope, node, HALF_DTYPES)
+
+
+def has_known_sizes(scope: Scope, product: ir.Node, dtypes: Collection[ir.DataType]) -> bool:
+    """Say whether a matmul has rows of some types, and a known K and N."""
+    rows, made = product.inputs[0], product.outputs[0]
+    if rows is None or scope.is_constant(rows) or scope.shapes.dtype(rows) not in dtypes:
         return False
-    shape, result = scope.shapes.shape(rows), scope.shapes.shape(node.outputs[0])
+    shape, result = scope.shapes.shape(rows), scope.shapes.shape(made)
     if shape is None or result is None or len(shape) < 2 or len(result) != len(shape):
         return False
-    is_known = isinstance(shape[-1], int) and isinstance(result[-1], int)
-    return is_known and scope.shapes.rank(weight) == 2
+    return isinstance(shape[-1], int) and isinstance(result[-1], int)
 
 
 def matrix_of(product: ir.Node) -> ir.Value | None:
@@ -102,10 +107,10 @@ def matrix_of(product: ir.Node) -> ir.Value | None:
     return product.inputs[1] if transpose is None else transpose.inputs[0]
 
 
-def operand_transpose_of(product: ir.Node, place: int = 1) -> ir.Node | None:
+def operand_transpose_of(product: ir.Node, index: int = 1) -> ir.Node | None:
     """Return the Transpose of an operand of a matmul, the weight by default, if nothing else reads
     it."""
-    value = product.inputs[place]
+    value = product.inputs[index]
     node = None if value is None else value.producer()
     if value is None or node is None or node.op_type != "Transpose" or node.domain:
         return None
@@ -322,19 +327,19 @@ def _only_consumer(value: ir.Value) -> ir.Node | None:
 
 def norm_prologue(chain: EpilogueChain, excluded: set[ir.Node]) -> ir.Node | None:
     """Return the norm of the first operand if only the matmuls of the chain read it."""
-    rows = chain.products[0].inputs[0]
+    return norm_of(chain.products[0].inputs[0], chain.products, excluded)
+
+
+def norm_of(
+    rows: ir.Value | None, readers: Sequence[ir.Node], excluded: set[ir.Node]
+) -> ir.Node | None:
+    """Return the norm that makes rows for some nodes alone."""
     norm = None if rows is None else rows.producer()
-    if (
-        rows is None
-        or norm is None
-        or norm in excluded
-        or norm.op_type not in NORMS
-        or norm.domain
-    ):
+    if rows is None or norm is None or norm in excluded or norm.domain:
         return None
-    if norm.graph is not chain.products[0].graph or rows.is_graph_output():
+    if norm.op_type not in NORMS or norm.graph is not readers[0].graph or rows.is_graph_output():
         return None
-    if any(use.node not in chain.products for use in rows.uses()):
+    if rows is not norm.outputs[0] or any(use.node not in readers for use in rows.uses()):
         return None
     if any(one.uses() or one.is_graph_output() for one in norm.outputs[1:]):
         return None

@@ -9,6 +9,7 @@ region. What swaps the last two axes of a factor is read through.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -20,6 +21,7 @@ from ortkit.fusion.gemm.cuda import (
     known_product,
     operand_transpose_of,
     predict,
+    sizes_of,
 )
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.search import Search
@@ -35,13 +37,13 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     for node in search.nodes():
         if not is_batched(scope, node):
             continue
-        chain = epilogue_chain_of(scope, node, search.taken, is_batched)
+        chain = epilogue_chain_of(scope, node, search.excluded, is_batched)
         prediction = predict(scope, anchor, _sizes_of(scope, chain))
         if prediction is None:
             continue
         flip = operand_transpose_of(node, 0)
         region = search.region({*chain.nodes, *(() if flip is None else (flip,))}, anchor.kind)
-        search.taken.update(chain.products)
+        search.excluded.update(chain.products)
         yield search.judged(region, prediction)
 
 
@@ -60,7 +62,7 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
         return False
     # A Transpose without `perm` reverses all axes.
     transposes = [
-        (operand_transpose_of(node, place), shape) for place, shape in enumerate((left, right))
+        (operand_transpose_of(node, index), shape) for index, shape in enumerate((left, right))
     ]
     return all(
         turn is None or "perm" in turn.attributes or len(shape) == _MATRIX
@@ -70,17 +72,9 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
 
 def _sizes_of(scope: Scope, chain: EpilogueChain) -> ProductSizes:
     """Return the sizes of a chain that its time depends on."""
-    product = chain.products[0]
-    left, right = (scope.shapes.shape(one) or () for one in product.inputs if one is not None)
-    result = scope.shapes.shape(product.outputs[0]) or ()
-    depth, columns = left[-1], result[-1]
-    assert isinstance(depth, int)
-    assert isinstance(columns, int)
-    # A single matrix has the rows of all leading dims.
-    is_one = len(right) == _MATRIX and operand_transpose_of(product, 0) is None
-    count, rows = known_product(result[:-2]), known_product(result[-2:-1])
-    if is_one:
-        count, rows = 1, None if count is None or rows is None else count * rows
-    return ProductSizes(
-        rows, depth, columns, len(chain.products), len(chain.epilogue), count=count
-    )
+    product, found = chain.products[0], sizes_of(scope, chain, None)
+    right, result = product.inputs[1], scope.shapes.shape(product.outputs[0]) or ()
+    assert right is not None
+    if scope.shapes.rank(right) == _MATRIX and operand_transpose_of(product, 0) is None:
+        return found  # a single matrix has the rows of all leading dims
+    return replace(found, rows=known_product(result[-2:-1]), count=known_product(result[:-2]))

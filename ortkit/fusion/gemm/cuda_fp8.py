@@ -9,40 +9,31 @@ next product. Another one rounds rows, with the norm prologue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import prod
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ortkit.analysis.quantization import is_op
 from ortkit.fusion.gemm.cuda import (
-    NORMS,
     EpilogueChain,
     epilogue_chain_of,
+    has_known_sizes,
+    norm_of,
     norm_prologue,
     predict,
     sizes_of,
-)
-from ortkit.fusion.gemm.cuda_fp8_operands import (
-    FLOATS,
-    FP8,
-    Matrix,
-    Rows,
-    is_centred,
-    is_fp8_product,
-    matrix_of,
-    rounding_nodes,
-    rows_of,
 )
 from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.describe import describe_region, tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.region import FusedRegion, region_of
 from ortkit.fusion.regions.search import Search, refused
 from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
@@ -50,12 +41,43 @@ from ortkit.kernels.tuning.gemm_times import rounding_ns
 from ortkit.rewrite.scope import Scope
 
 ROUNDED = "rounded_rows"
+FP8 = ir.DataType.FLOAT8E4M3FN
+#: Other types of operands and results.
+FLOATS = {
+    ir.DataType.FLOAT16: np.dtype(np.float16),
+    ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    ir.DataType.FLOAT: np.dtype(np.float32),
+}
+#: The largest fp8 number.
+LARGEST = 448.0
 #: DequantizeLinear has had this type since then.
 SINCE = 19
 #: Rows up to which each block may find their norm for itself.
 _MOST_NORMED = 8
+#: What may make rows of fp8 numbers, and fp8 numbers of rows with a factor each.
+_DEQUANTIZE = frozenset({"Cast", "DequantizeLinear", "Mul"})
+_QUANTIZE = frozenset({"Abs", "Cast", "Div", "Max", "Mul", "ReduceMax"})
 #: Names an input of the region.
 _Add = Callable[[ir.Value, TensorSpec | None], str]
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A constant fp8 weight.
+
+    Args:
+        source: The value in the model that holds it, by which it is known again.
+        numbers: [columns, depth].
+        scale: A factor for each column, or one.
+        is_direct: Whether the product reads it as [columns, depth].
+        is_stored_transposed: Whether `source` has those numbers.
+    """
+
+    source: ir.Value
+    numbers: np.ndarray
+    scale: np.ndarray
+    is_direct: bool
+    is_stored_transposed: bool
 
 
 def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
@@ -65,59 +87,68 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     rounded: dict[ir.Value, None] = {}
     for node in search.nodes():
         if is_fp8_product(search.scope, node):
-            yield _product(search, anchor, node, rounded)
+            makers = _dequantized_by(search.scope, node.inputs[0])
+            one = _product(search, anchor, node, makers)
+            if one.signature is not None and makers:
+                rounded |= dict.fromkeys(v for v in makers[0].inputs[:1] if v is not None)
+            yield one if one.signature or not makers else _product(search, anchor, node, ())
     for value in rounded:
         yield from _rounding(search, value)
 
 
 def _product(
-    search: Search, anchor: Anchor, node: ir.Node, rounded: dict[ir.Value, None]
+    search: Search, anchor: Anchor, node: ir.Node, makers: tuple[ir.Node, ...]
 ) -> Candidate:
-    """Return the region of a matmul with an fp8 weight; `rounded` gets its fp8 rows."""
-    scope = search.scope
-    rows = rows_of(scope, node)
-    chain = epilogue_chain_of(scope, node, search.taken, is_fp8_product)
-    norm = norm_prologue(chain, search.taken) if rows.scale is None else None
-    sizes = replace(sizes_of(scope, chain, norm), is_narrow=rows.scale is not None)
+    """Return the region of a matmul with an fp8 weight.
+
+    Args:
+        search: The graph's.
+        anchor: Of the template.
+        node: The matmul.
+        makers: What makes its rows of fp8 numbers; none if they are in half precision.
+    """
+    scope, is_narrow = search.scope, bool(makers)
+    chain = epilogue_chain_of(scope, node, search.excluded, is_fp8_product)
+    norm = None if is_narrow else norm_prologue(chain, search.excluded)
+    sizes = replace(sizes_of(scope, chain, norm), is_narrow=is_narrow)
     if sizes.rows is None or sizes.rows > _MOST_NORMED:
         norm, sizes = None, replace(sizes, is_normed=False)
     prediction = predict(scope, anchor, sizes)
-    nodes = [*(() if norm is None else (norm,)), *chain.products, *chain.epilogue]
-    last = _rounding_consumer(scope, chain.output, search.taken)
-    if last is not None and rows.scale is not None:
-        nodes.append(last)
-    whole = search.region(nodes, anchor.kind)
+    last = _rounding_consumer(scope, chain.output, search.excluded) if is_narrow else None
+    ends = [one for one in (norm, last) if one is not None]
+    whole = search.region([*chain.products, *chain.epilogue, *ends], anchor.kind)
     if prediction is None:
         return refused(whole, "large-M matmuls in half precision with fp8 weights are no faster")
-    region, signature = _narrowed(search, whole, chain, rows)
-    one = search.judged(region, prediction, signature)
-    if one.signature is not None and rows.scale is not None:
-        rounded[rows.value] = None
-    return one
+    return search.judged(*_narrowed(search, whole, chain, makers, prediction))
 
 
 def _rounding(search: Search, value: ir.Value) -> Iterator[Candidate]:
     """Yield the region that rounds rows for fp8 matmuls."""
-    nodes = rounding_nodes(search.scope, value)
-    if not nodes or search.taken.intersection(nodes):
+    nodes = _rounding_nodes(value)
+    taken = [one for one in nodes if one in search.excluded or one.graph is not search.graph]
+    if taken or not nodes:
         return
-    norm = _norm_of(nodes, search.taken)
+    sources = (one for node in nodes for one in node.inputs)
+    norms = [norm for one in sources if (norm := norm_of(one, nodes, search.excluded))][:1]
     shape = search.scope.shapes.shape(value) or ()
     # As nodes, one after the other, and as one kernel; a size that is not known counts as one.
     once = rounding_ns(prod(size for size in shape if isinstance(size, int)))
-    prediction = Prediction((len(nodes) + bool(norm)) * once, once)
-    yield search.judged(search.region((*nodes, *norm), ROUNDED), prediction)
+    prediction = Prediction((len(nodes) + len(norms)) * once, once)
+    yield search.judged(search.region((*nodes, *norms), ROUNDED), prediction)
 
 
 def _narrowed(
-    search: Search, whole: FusedRegion, chain: EpilogueChain, rows: Rows
-) -> tuple[FusedRegion, RegionSignature]:
-    """Return the region with its fp8 inputs, and its signature."""
+    search: Search,
+    whole: FusedRegion,
+    chain: EpilogueChain,
+    makers: tuple[ir.Node, ...],
+    prediction: Prediction,
+) -> tuple[FusedRegion, Prediction, RegionSignature]:
+    """Return the region with its fp8 inputs, its times, and its signature."""
     scope = search.scope
-    plain = describe_region(scope, whole)
+    wide = region_of(scope, (*makers, *whole.nodes), frozenset(makers))
+    plain = describe_region(scope, replace(wide, kind=whole.kind))
     function = plain.function()
-    names = dict(zip(whole.inputs, function.input, strict=True))
-    specs = dict(zip(whole.inputs, plain.inputs, strict=True))
     inputs: dict[ir.Value, TensorSpec] = {}
     called: dict[ir.Value, str] = {}
     before: list[onnx.NodeProto] = []
@@ -127,25 +158,18 @@ def _narrowed(
         return called.setdefault(value, f"n{len(called)}")
 
     matrices = {product.inputs[1]: matrix_of(scope, product) for product in chain.products}
-    multiplied = chain.products[0].inputs[0]
-    for value, name in names.items():
-        matrix = matrices.get(value)
-        if matrix is not None:
+    for value, name, spec in zip(wide.inputs, function.input, plain.inputs, strict=True):
+        if (matrix := matrices.get(value)) is not None:
             before += _dequantized(search, matrix, value, name, add)
-        elif value is multiplied and rows.scale is not None:
-            dtype = scope.shapes.dtype(value)
-            assert dtype is not None
-            before += _widened(rows, name, add, dtype, specs[value])
         else:
-            called[value] = name
-            inputs[value] = specs[value]
+            called[value], inputs[value] = name, spec
     opsets = [helper.make_opsetid("", scope.opset())]
     made = helper.make_function(
         DOMAIN, whole.kind, [called[value] for value in inputs], list(function.output),
         [*before, *function.node], opsets,
     )  # fmt: skip
     signature = RegionSignature(whole.kind, body_text(made), tuple(inputs.values()), plain.outputs)
-    return replace(whole, inputs=tuple(inputs)), signature
+    return replace(whole, inputs=tuple(inputs)), prediction, signature
 
 
 def _dequantized(
@@ -171,53 +195,126 @@ def _dequantized(
     return nodes
 
 
-def _widened(
-    rows: Rows, name: str, add: _Add, dtype: ir.DataType, spec: TensorSpec
-) -> list[onnx.NodeProto]:
-    """Return nodes that dequantize fp8 rows for the matmul."""
-    narrow = add(rows.value, replace(spec, dtype="float8_e4m3fn"))
-    if isinstance(rows.scale, float):
-        held = numpy_helper.from_array(np.array(rows.scale, FLOATS[dtype]))
-        scale = f"{name}_scale"
-        return [
-            helper.make_node("Constant", [], [scale], value=held),
-            helper.make_node("DequantizeLinear", [narrow, scale], [name]),
-        ]
-    assert rows.scale is not None
-    factors = add(rows.scale, TensorSpec(f"{name}/factors", "float32", (*spec.shape[:-1], 1)))
-    is_float = dtype == ir.DataType.FLOAT
-    scaled = name if is_float else f"{name}_scaled"
-    nodes = [
-        helper.make_node("Cast", [narrow], [f"{name}_wide"], to=int(ir.DataType.FLOAT)),
-        helper.make_node("Mul", [f"{name}_wide", factors], [scaled]),
-    ]
-    return (
-        nodes if is_float else [*nodes, helper.make_node("Cast", [scaled], [name], to=int(dtype))]
-    )
-
-
-def _norm_of(nodes: Sequence[ir.Node], excluded: set[ir.Node]) -> tuple[ir.Node, ...]:
-    """Return the norm whose result these nodes alone read."""
-    made = {value for node in nodes for value in node.outputs}
-    for node in nodes:
-        for value in node.inputs:
-            norm = None if value is None or value in made else value.producer()
-            if norm is None or norm in excluded or norm.op_type not in NORMS or norm.domain:
-                continue
-            others = [one for one in norm.outputs[1:] if one.uses() or one.is_graph_output()]
-            is_own = all(use.node in nodes for use in norm.outputs[0].uses())
-            if is_own and not others and not norm.outputs[0].is_graph_output():
-                return (norm,)
-    return ()
-
-
 def _rounding_consumer(scope: Scope, value: ir.Value, excluded: set[ir.Node]) -> ir.Node | None:
     """Return the QuantizeLinear to fp8 with one scale that is the only consumer of a value."""
     node = only_reader(value)
     if node is None or node in excluded or not is_op(node, "QuantizeLinear"):
         return None
-    if node.inputs[0] is not value:
+    if node.inputs[0] is not value or scope.shapes.dtype(node.outputs[0]) != FP8:
         return None
-    if scope.shapes.dtype(node.outputs[0]) != FP8 or not is_centred(scope, node):
+    scale = scope.array(node.inputs[1])
+    return node if scale is not None and scale.size == 1 and _is_centred(scope, node) else None
+
+
+def is_fp8_product(scope: Scope, node: ir.Node) -> bool:
+    """Say whether a node is a matmul with a constant fp8 weight."""
+    if node.op_type not in ("MatMul", "Gemm") or node.domain or matrix_of(scope, node) is None:
+        return False
+    return has_known_sizes(scope, node, FLOATS)
+
+
+def matrix_of(scope: Scope, product: ir.Node) -> Matrix | None:
+    """Return the fp8 weight of a matmul; None if it has none."""
+    value = product.inputs[1]
+    transposed = bool(product.attributes.get_int("transB", 0))
+    node = None if value is None else value.producer()
+    is_direct = transposed
+    if node is not None and node.op_type == "Transpose" and not node.domain:
+        perm = node.attributes.get("perm")
+        if perm is not None and tuple(perm.as_ints()) != (1, 0):
+            return None
+        transposed = not transposed
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
+    if node is None or not is_op(node, "DequantizeLinear") or value is None:
         return None
-    return node if rounding_nodes(scope, node.outputs[0]) else None
+    found = _constant_fp8(scope, node)
+    if found is None:
+        return None
+    source, numbers, scale, axis = found
+    if numbers.ndim != 2 or (scale.size > 1 and axis != (0 if transposed else 1)):
+        return None
+    is_stored_transposed = transposed and scope.shapes.dtype(source) == FP8
+    return Matrix(
+        source, numbers if transposed else numbers.T, scale, is_direct, is_stored_transposed
+    )
+
+
+def _constant_fp8(
+    scope: Scope, node: ir.Node
+) -> tuple[ir.Value, np.ndarray, np.ndarray, int] | None:
+    """Return what DequantizeLinear reads: its source, numbers, factors, and their axis."""
+    scale = scope.array(node.inputs[1]) if node.inputs[1] is not None else None
+    is_blocked = node.attributes.get_int("block_size", 0) != 0
+    if scale is None or is_blocked or not _is_centred(scope, node):
+        return None
+    source = node.inputs[0]
+    assert source is not None
+    rounding = source.producer()
+    axis = node.attributes.get_int("axis", 1) % 2
+    if rounding is not None and is_op(rounding, "QuantizeLinear"):
+        own = scope.array(rounding.inputs[1]) if rounding.inputs[1] is not None else None
+        wide = rounding.inputs[0]
+        array = None if wide is None or not scope.is_constant(wide) else scope.array(wide)
+        same = own is not None and np.array_equal(own, scale) and _is_centred(scope, rounding)
+        if array is None or array.ndim != 2 or not same or scope.shapes.dtype(source) != FP8:
+            return None
+        assert wide is not None
+        factors = scale.reshape(-1).astype(np.float32)
+        shape = [1, 1]
+        shape[axis] = -1
+        return wide, rounded_constant_fp8(array / factors.reshape(shape)), factors, axis
+    if not scope.is_constant(source) or scope.shapes.dtype(source) != FP8:
+        return None
+    array = scope.array(source)
+    return None if array is None else (source, array, scale.reshape(-1).astype(np.float32), axis)
+
+
+def rounded_constant_fp8(array: np.ndarray) -> np.ndarray:
+    """Return numbers in fp8, clipped to its range."""
+    inside = np.clip(array.astype(np.float32), -LARGEST, LARGEST)
+    return inside.astype(ml_dtypes.float8_e4m3fn)
+
+
+def _dequantized_by(scope: Scope, value: ir.Value | None) -> tuple[ir.Node, ...]:
+    """Return what makes rows of fp8 numbers, in order; nothing if they are not made of such.
+
+    What exactly that is the template sees.
+    """
+    found: tuple[ir.Node, ...] = ()
+    while value is not None and scope.shapes.dtype(value) != FP8:
+        node = value.producer()
+        if node is None or node.domain or node.op_type not in _DEQUANTIZE:
+            return ()
+        found, value = (node, *found), node.inputs[0]
+    return found if value is not None else ()
+
+
+def _rounding_nodes(value: ir.Value) -> tuple[ir.Node, ...]:
+    """Return the nodes that may round rows: QuantizeLinear, or those with a factor for each row.
+
+    What exactly they do the template sees.
+    """
+    end = value.producer()
+    if end is None or is_op(end, "QuantizeLinear"):
+        return () if end is None else (end,)
+    found, pending = dict[ir.Node, None](), [end]
+    while pending and len(found) <= len(_QUANTIZE) + 1:
+        node = pending.pop()
+        if node in found or node.domain or node.op_type not in _QUANTIZE:
+            continue
+        found[node] = None
+        if node is end or node.op_type != "Cast":  # the other one makes float32 of the rows
+            pending += [
+                made for one in node.inputs if one is not None and (made := one.producer())
+            ]
+    return tuple(found)
+
+
+def _is_centred(scope: Scope, node: ir.Node) -> bool:
+    """Say whether there is no zero point, or none that is not 0."""
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    if zero is None:
+        return True
+    array = scope.array(zero)
+    return array is not None and not np.any(array.astype(np.float32))

@@ -33,9 +33,9 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     for node in search.nodes():
         if not is_product(scope, node) or is_transposed(node):
             continue
-        chain = epilogue_chain_of(scope, node, search.taken)
+        chain = epilogue_chain_of(scope, node, search.excluded)
         norm = _norm_consumer(scope, chain.output)
-        if norm is None or norm in search.taken or norm.graph is not search.graph:
+        if norm is None or norm in search.excluded or norm.graph is not search.graph:
             continue
         prediction = predict(scope, anchor, sizes_of(scope, chain, None))
         if len(chain.products) == 1 and prediction is not None:

@@ -8,35 +8,26 @@ Kernels see images as NHWC, so that chains of them need no Transpose; see `fusio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.quantization import is_op, places
-from ortkit.fusion.int8.chain import Chain, End, Kept
 from ortkit.fusion.int8.grids import Array, channel_grids, dequantized, grid_of, quotient
 from ortkit.fusion.int8.products import Finder, IntegerProduct
 from ortkit.fusion.int8.weights import Sizes, Weights
 from ortkit.fusion.regions.access import is_read_once
-from ortkit.fusion.regions.lower import detached_constant
-from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.conv_window import Window, window_of
-from ortkit.kernels.layouts.int8_panels import (
-    filter_layout,
-    joined_groups,
-    layout,
-    lines_of,
-)
+from ortkit.kernels.layouts.conv_filters import Sizes as FilterSizes
+from ortkit.kernels.layouts.int8_panels import joined_groups, layout
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
-from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused, RefusedError, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
-KIND = "int8_conv"
 _TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 _RANK = 4
 
@@ -51,11 +42,14 @@ class Filters(Weights):
         window: How they move.
         groups: Of channels.
         is_depthwise: Whether each channel has one of its own.
+        packing: Given the filters' sizes, groups and dilations, how kernels read them; None as
+            long as no template takes them.
     """
 
     window: Window
     groups: int
     is_depthwise: bool
+    packing: Callable[[FilterSizes, int, tuple[int, int]], Prepack] | None = None
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -89,31 +83,26 @@ class Filters(Weights):
     def layout(self) -> Prepack:
         """See `Weights`."""
         columns, _, height, width = self.sizes
-        depth = self.depth
-        if self.is_depthwise:
-            return layout(height * width, columns)
         if self.is_matrix:
-            return layout(depth, columns)
-        if self.groups != self.joined:
-            return filter_layout(columns, height * width, depth)
-        return filter_layout(columns, *lines_of((height, width), self.window.dilations, depth))
+            return layout(self.depth, columns)
+        assert self.packing is not None
+        sizes = columns, self.depth, height, width
+        return self.packing(sizes, self.groups // self.joined, self.window.dilations)
 
-    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
+    @property
+    def can_be_narrow(self) -> bool:
+        """See `Weights`."""
+        return not self.is_depthwise
+
+    def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
         """See `Weights`: with images as NHWC."""
-        columns, _, height, width = self.sizes
-        unpacked, zeros = writer.unpacked(packed, self.layout), [zero] if zero else []
-        if self.is_matrix and not self.is_depthwise:
-            return writer.op("MatMulInteger", x, unpacked, *zeros)
-        if self.is_depthwise:
-            rows = writer.op("Transpose", unpacked, perm=[1, 0])
-            weight = writer.op("Reshape", rows, writer.integers(columns, 1, height, width))
-        else:
-            shape = writer.integers(columns, height, width, self.depth)
-            weight = writer.op("Transpose", writer.op("Reshape", unpacked, shape), perm=_TO_NCHW)
+        zeros = [zero] if zero else []
+        if self.is_matrix:
+            return writer.op("MatMulInteger", x, weights, *zeros)
         planar = writer.op("Transpose", x, perm=_TO_NCHW)
         attributes: dict[str, object] = dict(self.window.attributes)
         attributes["group"] = self.groups // self.joined
-        made = writer.op("ConvInteger", planar, weight, *zeros, **attributes)
+        made = writer.op("ConvInteger", planar, weights, *zeros, **attributes)
         return writer.op("Transpose", made, perm=_TO_NHWC)
 
     def fits(self, given: Sizes, made: Sizes) -> bool:
@@ -133,7 +122,7 @@ class Filters(Weights):
     @property
     def column_axis(self) -> int:
         """See `Weights`."""
-        return 1 if self.is_depthwise or self.is_matrix else 0
+        return 1 if self.is_matrix else 0
 
     @property
     def result_axis(self) -> int:
@@ -146,14 +135,8 @@ class Filters(Weights):
         return any(self.window.pads)
 
     def _unpacked(self, array: Array) -> Array:
-        columns, _, height, width = self.sizes
-        if self.is_depthwise:
-            return array.reshape(columns, height * width).T
-        if self.joined > 1:
-            array = self._joined(array)
-        if self.is_matrix:
-            return array.reshape(columns, self.depth).T
-        return array.transpose(0, 2, 3, 1).reshape(self.layout.result)
+        array = self._joined(array) if self.joined > 1 else array
+        return array.reshape(self.columns, self.depth).T if self.is_matrix else array
 
     def _joined(self, array: Array) -> Array:
         """Return the filters of several groups each as those of one, with zeros elsewhere."""
@@ -330,74 +313,3 @@ class _Finder(Finder):
         if window is None:
             raise RefusedError("its pads are not known")
         return window
-
-
-@dataclass
-class _Around:
-    """A search without a graph of its own."""
-
-    scope: Scope
-    taken: Collection[ir.Node] = frozenset()
-
-    def constant(self, key: Hashable, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Return a constant."""
-        del key
-        return detached_constant(tensor, name)
-
-
-@dataclass
-class ConvolutionChain(Chain):
-    """What follows a convolution; operands come first among the region's inputs."""
-
-    kind: str = field(default=KIND)
-
-    @classmethod
-    def of(
-        cls, scope: Scope, found: IntegerProduct, taken: Collection[ir.Node] = frozenset()
-    ) -> ConvolutionChain:
-        """Return the chain of a convolution, without nodes that are `taken`."""
-        return cls(_Around(scope, taken), found)
-
-    def _go_on_in_floats(self) -> bool:
-        return self._pointwise() or self._round_beside()
-
-    def _round_beside(self) -> bool:
-        """Take in a QuantizeLinear of what others read too, which is a second result then.
-
-        Residual sums of neural-compressor read float32.
-        """
-        if self.kept is not None or self.value.is_graph_output():
-            return False
-        readers = [use.node for use in self.value.uses()]
-        rounding = [node for node in readers if is_op(node, "QuantizeLinear")]
-        if len(readers) < 2 or len(rounding) != 1 or not self._is_free(rounding[0]):
-            return False
-        (node,) = rounding
-        grid = grid_of(self.scope, *node.inputs[1:3]) if len(node.inputs) > 2 else None
-        if grid is None or self.scope.shapes.dtype(node.outputs[0]) != ir.DataType.UINT8:
-            return False
-        self.kept = Kept(self.name, self.value)
-        self._go_on([node], self._quantized(self.name, grid), grid)
-        return True
-
-    @property
-    def best(self) -> End:
-        """The last end in bytes; the last one if none is."""
-        ends = self.ends[::-1]
-        return next((one for one in ends if self._is_bytes(one)), ends[0])
-
-    def operands(self, end: End) -> tuple[ir.Value, ...]:
-        """Return what is read but for constants, x first."""
-        region, _ = self.region(end)
-        return tuple(value for value in region.inputs if value.const_value is None)
-
-    def region(self, end: End) -> tuple[FusedRegion, RegionSignature]:
-        """See `Chain`."""
-        known = self.inputs
-        self.inputs = dict(sorted(known.items(), key=lambda item: item[1].const_value is not None))
-        found = super().region(end)
-        self.inputs = known
-        return found
-
-    def _is_bytes(self, end: End) -> bool:
-        return self.scope.shapes.dtype(end.value) == ir.DataType.UINT8

@@ -165,7 +165,28 @@ class Finder:
             return None
         if self.shape(scaled.outputs[0]) != self.shape(self.node.outputs[0]):
             return None
-        return self.made(x, zero, weight, scale, nodes=(self.node, cast, scaled))
+        split = self.factored(scale, weight)
+        if split is None:
+            return self.made(x, zero, weight, scale, nodes=(self.node, cast, scaled))
+        multiplied, factor, scales = split
+        nodes = self.node, cast, multiplied, scaled
+        return self.made(x, zero, weight, scales, factor=factor, nodes=nodes)
+
+    def factored(self, scale: ir.Value, weight: Weights) -> tuple[ir.Node, ir.Value, Array] | None:
+        """Return the Mul of one number and constant scales that a product alone reads.
+
+        DynamicQuantizeLinear gives the number.
+        """
+        node = scale.producer()
+        if node is None or (node.domain, node.op_type) != ("", "Mul") or not is_read_once(scale):
+            return None
+        for factor, constant in (node.inputs, node.inputs[::-1]):
+            scales = self.scales(constant, weight)
+            if scales is None or factor is None or not self.is_one(factor):
+                continue
+            if node.graph is self.node.graph and not self.scope.is_constant(factor):
+                return node, factor, scales
+        return None
 
     # ---- parts
     def made(

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.int8.grids import Array
 from ortkit.graph.io.file_tensors import read_once
-from ortkit.kernels.layouts.int8_panels import layout
+from ortkit.kernels.layouts.int8_panels import NARROW, layout
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
 
@@ -41,7 +41,7 @@ class Weights(ABC):
         """How kernels read it."""
 
     @abstractmethod
-    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
+    def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
         """Write the int32 product of x with what is unpacked, and return its name.
 
         Without a `zero` x is multiplied as it is.
@@ -105,6 +105,16 @@ class Weights(ABC):
             shape=ir.Shape([self.columns]),
         )  # fmt: skip
 
+    @property
+    def can_be_narrow(self) -> bool:
+        """Whether kernels multiply weights of 7 bits otherwise than others."""
+        return True
+
+    def is_narrow(self) -> bool:
+        """Say whether all numbers are within -64 .. 64, once they are read."""
+        whole = self._whole()
+        return bool(whole.min() >= -NARROW and whole.max() <= NARROW)
+
     def _column_sums(self) -> Array:
         array = self._whole()
         others = tuple(axis for axis in range(array.ndim) if axis != self.column_axis)
@@ -141,10 +151,9 @@ class Matrix(Weights):
         """See `Weights`."""
         return layout(*self.sizes)
 
-    def sums(self, writer: NodeWriter, x: str, packed: str, zero: str) -> str:
+    def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
         """See `Weights`."""
-        unpacked = writer.unpacked(packed, self.layout)
-        return writer.op("MatMulInteger", x, unpacked, *filter(None, [zero]))
+        return writer.op("MatMulInteger", x, weights, *filter(None, [zero]))
 
     def fits(self, given: Sizes, made: Sizes) -> bool:
         """See `Weights`."""

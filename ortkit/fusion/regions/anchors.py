@@ -99,10 +99,10 @@ def _candidate(
     matched = anchor.match and anchor.match(signature)
     if matched is None or isinstance(matched, Refused):
         return refused(region, "its kernel is not that of the template whose anchor it has")
-    place = region.nodes.index(core[-1])
-    prologue = [one for one in region.nodes[:place] if one not in core]
+    index = region.nodes.index(core[-1])
+    prologue = [one for one in region.nodes[:index] if one not in core]
     prediction = search.cost.around(
-        matched.estimate(), prologue, region.nodes[place + 1 :], anchor.batch
+        matched.estimate(), prologue, region.nodes[index + 1 :], anchor.batch
     )
     if anchor.weight_in_session:
         region = _with_weight_in_session(search, region, core[-1])
@@ -124,7 +124,7 @@ def _before(search: Search, anchor: Anchor, node: ir.Node) -> Sequence[ir.Node] 
     found: list[ir.Node] = []
     for place, op_types in anchor.before.items():
         made = producers_of(node.inputs[place], op_types)
-        if made is None or not search.taken.isdisjoint(made):
+        if made is None or not search.excluded.isdisjoint(made):
             return None
         found += made
         weight = made[0].inputs[0] if place == 1 else weight
@@ -153,7 +153,7 @@ def _choices(
     shape = shapes.shape(node.outputs[0])
 
     def is_step(one: ir.Node, *_: ir.Value) -> bool:
-        if one.graph is not node.graph or one in search.taken or len(one.outputs) != 1:
+        if one.graph is not node.graph or one in search.excluded or len(one.outputs) != 1:
             return False
         if anchor.epilogue is not None and (one.domain or one.op_type not in anchor.epilogue):
             return False
@@ -172,7 +172,7 @@ def _choices(
 
 def _may_be_prologue(search: Search, op_types: frozenset[str], node: ir.Node) -> bool:
     """Say whether a node may be absorbed: of sums those of a bias that no Gemm adds."""
-    if node.op_type not in op_types or node in search.taken:
+    if node.op_type not in op_types or node in search.excluded:
         return False
     if node.op_type != "Add":
         return True

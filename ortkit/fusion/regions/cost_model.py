@@ -23,6 +23,7 @@ from ortkit.kernels.region.reader import POWERS
 from ortkit.kernels.tuning.calibration import Calibration, load_calibration
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.catalog import load
+from ortkit.targets.cpu import native_level
 
 #: A region must save this share of its own time to be taken.
 MINIMUM_GAIN = 0.1
@@ -72,6 +73,13 @@ class CostModel:
     def __init__(self, scope: Scope, calibration: Calibration) -> None:
         self._scope = scope
         self._calibration = calibration
+
+    def corrected(self, kind: str, predicted: tuple[float, float]) -> tuple[float, float]:
+        """Return what a heavy operator takes on this machine; as predicted for other levels."""
+        target = self._scope.target
+        if not self._scope.traits.is_host or target.level not in ("native", native_level()):
+            return predicted
+        return self._calibration.corrected(kind, predicted)
 
     def predict(self, region: FusedRegion) -> Prediction:
         """Return what the region takes before and after."""

@@ -76,7 +76,7 @@ class _Recomputing:
         self._accepts = accepts
         self._cost = cost
         self._kept = dict(enumerate(found))
-        self._order = {node: place for place, node in enumerate(_graph_nodes(found))}
+        self._order = {node: index for index, node in enumerate(_graph_nodes(found))}
         self._owners = {
             node: [number] for number, one in self._kept.items() for node in one.region.nodes
         }

@@ -56,7 +56,7 @@ def _best(search: Search, anchor: Anchor, first: Product) -> Candidate | Refused
     refused = _stored_twice(search, anchor, first) if search.in_place else None
     for one in () if refused else _choices(search, anchor, first):
         # Equal reshapes of rows may be one node.
-        if not search.taken.isdisjoint(node for node in one.nodes if not is_reshape(node)):
+        if not search.excluded.isdisjoint(node for node in one.nodes if not is_reshape(node)):
             continue
         prediction = _predict(search, anchor, one)
         if prediction.gain < least:
@@ -97,7 +97,7 @@ def _predict(search: Search, anchor: Anchor, one: Product) -> Prediction:
     """Return the times of a matmul and its epilogue before and after."""
     assert anchor.estimate is not None
     found = anchor.estimate(search.level, ProductSizes(one.count, one.depth, one.columns))
-    before, after = found or (0.0, 0.0)
+    before, after = search.cost.corrected(anchor.kind, found or (0.0, 0.0))
     if one.bias is not None:
         before += one.count * one.columns * ARITHMETIC_NS
     return search.cost.around((before, after), (), one.epilogue)

@@ -80,7 +80,7 @@ def components(nodes: Sequence[ir.Node]) -> list[tuple[ir.Node, ...]]:
                     parts[moved] = part
                 own = part
         parts[node] = own
-    order = {node: place for place, node in enumerate(nodes)}
+    order = {node: index for index, node in enumerate(nodes)}
     distinct = {id(part): part for part in parts.values()}.values()
     return [tuple(sorted(part, key=order.__getitem__)) for part in distinct]
 

@@ -35,7 +35,7 @@ class Search:
         graph: Whose nodes are looked at.
         accepts: Says why there would be no kernel for a region.
         cost: Says when a prediction is not good enough.
-        taken: Nodes of other regions; gets those of each region that is found.
+        excluded: Nodes of other regions; gets those of each region that is found.
         packed: Constants in the layout of a kernel, by what tells them apart; all graphs of a
             scope have the same.
         settle: Given a region that would be taken; returns it without its signature if it is not.
@@ -47,14 +47,14 @@ class Search:
     graph: ir.Graph
     accepts: Accepts
     cost: CostModel
-    taken: set[ir.Node] = field(default_factory=set)
+    excluded: set[ir.Node] = field(default_factory=set)
     packed: dict[Hashable, ir.Value] = field(default_factory=dict)
     settle: Callable[[Candidate], Candidate] = lambda one: one
     in_place: bool = True
 
     def nodes(self) -> Iterator[ir.Node]:
         """Yield the graph's nodes that are in no region by then, in order."""
-        return (node for node in self.graph if node not in self.taken)
+        return (node for node in self.graph if node not in self.excluded)
 
     def region(self, nodes: Iterable[ir.Node], kind: str) -> FusedRegion:
         """Return the region of `nodes`, which stand in any order."""
@@ -110,7 +110,7 @@ class Search:
         """Return a region that is taken if `settle` says so."""
         one = self.settle(Candidate(region, signature, prediction, ""))
         if one.signature is not None:
-            self.taken.update(region.nodes)
+            self.excluded.update(region.nodes)
         return one
 
     def miss(self, node: ir.Node, reason: str) -> None:
@@ -132,7 +132,7 @@ class Search:
 
     @cached_property
     def _places(self) -> dict[ir.Node, int]:
-        return {node: place for place, node in enumerate(self.graph)}
+        return {node: index for index, node in enumerate(self.graph)}
 
 
 def alone(kind: str, node: ir.Node) -> FusedRegion:

@@ -18,7 +18,7 @@ from ortkit.refusal import Refused
 
 #: A region that reads and makes more tensors is cut.
 MAX_TENSORS = 32
-#: How many places are tried for one cut before a group is halved.
+#: How many cut points are tried for one cut before a group is halved.
 MAX_CUTS = 12
 
 
@@ -26,9 +26,9 @@ def family(search: Search) -> Iterator[Candidate]:
     """Yield the regions of one graph that are taken and those that are not.
 
     No two share a node but what both compute, and all taken ones may become nodes together. What
-    may not be a member leaves its reason in the log, as do the places where groups were cut.
+    may not be a member leaves its reason in the log, as do the cut points where groups were cut.
     """
-    found = partition(search.scope, search.graph, search.taken)
+    found = partition(search.scope, search.graph, search.excluded)
     for node, reason in found.refused:
         search.miss(node, reason)
     chooser = _Chooser(search)
@@ -58,10 +58,10 @@ class _Chooser:
             elif len(part) == 1:
                 yield Candidate(region, None, prediction, verdict.reason)
             else:
-                place = self._cut(part)
-                self._search.miss(part[place], f"a region was cut here: {verdict.reason}")
-                yield from self.settle(part[:place])
-                yield from self.settle(part[place:])
+                cut_point = self._cut(part)
+                self._search.miss(part[cut_point], f"a region was cut here: {verdict.reason}")
+                yield from self.settle(part[:cut_point])
+                yield from self.settle(part[cut_point:])
 
     def verdict(self, signature: RegionSignature) -> Refused | None:
         """Say why no kernel would be built."""
@@ -71,25 +71,25 @@ class _Chooser:
         return self._search.accepts(signature)
 
     def _cut(self, nodes: tuple[ir.Node, ...]) -> int:
-        """Return where to cut: the cheapest place that leaves parts that kernels can hold.
+        """Return where to cut: the cheapest index that leaves parts that kernels can hold.
 
-        Where none does, the place that leaves the largest such part.
+        Where none does, the index that leaves the largest such part.
         """
         count = len(nodes)
-        places = _places(nodes)
-        places.sort(key=lambda place: -max(place, count - place))
-        places = sorted(places[:MAX_CUTS], key=lambda place: self._cut_ns(nodes, place))
+        cut_points = _cut_points(nodes)
+        cut_points.sort(key=lambda index: -max(index, count - index))
+        cut_points = sorted(cut_points[:MAX_CUTS], key=lambda index: self._cut_ns(nodes, index))
         sound: list[tuple[int, int]] = []
-        for place in places:
-            held = [len(side) for side in (nodes[:place], nodes[place:]) if self._holds(side)]
+        for index in cut_points:
+            held = [len(side) for side in (nodes[:index], nodes[index:]) if self._holds(side)]
             if len(held) == 2:
-                return place
-            sound += [(size, place) for size in held]
+                return index
+            sound += [(size, index) for size in held]
         return max(sound)[1] if sound else count // 2
 
-    def _cut_ns(self, nodes: tuple[ir.Node, ...], place: int) -> float:
+    def _cut_ns(self, nodes: tuple[ir.Node, ...], index: int) -> float:
         """Return what both sides of a cut take as kernels, predicted."""
-        sides = (*_parts(nodes[:place]), *_parts(nodes[place:]))
+        sides = (*_parts(nodes[:index]), *_parts(nodes[index:]))
         return sum(self._cost.predict(region_of(self._scope, side)).after_ns for side in sides)
 
     def _holds(self, nodes: tuple[ir.Node, ...]) -> bool:
@@ -124,13 +124,13 @@ def _feeds(node: ir.Node, kept: dict[ir.Node, None]) -> bool:
     return any(use.node in kept for value in node.outputs for use in value.uses())
 
 
-def _places(nodes: Sequence[ir.Node]) -> list[int]:
+def _cut_points(nodes: Sequence[ir.Node]) -> list[int]:
     """Return where a group may be cut; in a large one only beside what is not pointwise."""
     if len(nodes) <= MAX_CUTS:
         return list(range(1, len(nodes)))
     plain = [access_of(node) == "elementwise" for node in nodes]
     return [
-        place
-        for place in range(1, len(nodes))
-        if not (plain[place] and plain[place - 1]) or place == len(nodes) // 2
+        index
+        for index in range(1, len(nodes))
+        if not (plain[index] and plain[index - 1]) or index == len(nodes) // 2
     ]

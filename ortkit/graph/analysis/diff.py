@@ -125,7 +125,7 @@ def _changes(
 def _op_counts(old: ir.Graph, new: ir.Graph) -> tuple[OpCount, ...]:
     before, after = (Counter(operator(node) for node in nodes_below(one)) for one in (old, new))
     counts = [OpCount(op, before[op], after[op]) for op in {*before, *after}]
-    changed = [one for one in counts if one.before != one.after]
+    changed = [count for count in counts if count.before != count.after]
     return tuple(sorted(changed, key=lambda one: (one.after - one.before, one.op)))
 
 

@@ -14,6 +14,7 @@ from ortkit.graph.analysis.cost import Cost, model_cost
 from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.inline import inline_functions
 from ortkit.graph.io.open import ModelSource, open_model
+from ortkit.graph.shapes.fixed import place_of
 from ortkit.graph.symbolic.dims import names
 from ortkit.graph.symbolic.text import parse_size
 from ortkit.graph.walk import nodes_below, roots
@@ -140,7 +141,7 @@ def _name_open_sizes(model: ir.Model) -> None:
         dims = list(value.shape.dims)
         for axis, dim in enumerate(dims):
             if isinstance(dim, ir.SymbolicDim) and not dim.value:
-                dims[axis] = ir.SymbolicDim(f"{value.name}[{axis}]")
+                dims[axis] = ir.SymbolicDim(place_of(value, axis))
         value.shape = ir.Shape(dims)
 
 
@@ -150,7 +151,7 @@ def _dynamic(model: ir.Model) -> dict[str, tuple[str, ...]]:
         for axis, dim in enumerate(value.shape.dims if value.shape is not None else ()):
             if isinstance(dim, ir.SymbolicDim) and dim.value:
                 for name in sorted(names(parse_size(dim.value))):
-                    found.setdefault(name, []).append(f"{value.name}[{axis}]")
+                    found.setdefault(name, []).append(place_of(value, axis))
     return {name: tuple(places) for name, places in found.items()}
 
 

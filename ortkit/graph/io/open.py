@@ -130,7 +130,7 @@ def _open_path(path: Path) -> ir.Model:
             framed = _parse(buffer, str(path))
     except OSError as error:
         raise _unreadable(path, error) from error
-    large: dict[int, _Data] = {index: Span(file, *place) for index, place in framed.large.items()}
+    large: dict[int, _Data] = {index: Span(file, *span) for index, span in framed.large.items()}
     return _build(framed.proto, large, origin)
 
 

@@ -149,15 +149,15 @@ def _change_nodes(nodes: Iterable[NodeProto], where: str) -> None:
         for attribute in node.attribute:
             if not _is_odd(attribute):
                 continue
-            place = f"{where}: node {node.name!r} ({node.op_type})"
+            location = f"{where}: node {node.name!r} ({node.op_type})"
             if node.op_type != "Constant" or attribute.type != AttributeProto.SPARSE_TENSOR:
                 raise ModelError(
                     f"attribute {attribute.name!r} is a sparse tensor or an unusual type,"
                     " which is not supported",
-                    where=place,
+                    where=location,
                     fix="replace the node by one with dense values",
                 )
-            tensor = _dense(attribute.sparse_tensor, place)
+            tensor = _dense(attribute.sparse_tensor, location)
             attribute.Clear()
             attribute.name, attribute.type = "value", AttributeProto.TENSOR
             attribute.t.CopyFrom(tensor)

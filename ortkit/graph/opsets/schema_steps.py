@@ -143,8 +143,8 @@ def _takes(after: object, before: object) -> bool:
 @cache
 def _type_table(op_type: str, version: int) -> dict[str, frozenset[str]]:
     return {
-        one.type_param_str: frozenset(one.allowed_type_strs)
-        for one in _schema(op_type, version).type_constraints
+        constraint.type_param_str: frozenset(constraint.allowed_type_strs)
+        for constraint in _schema(op_type, version).type_constraints
     }
 
 

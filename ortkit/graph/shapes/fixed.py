@@ -1,4 +1,4 @@
-"""Sizes with a name, set to a number wherever a model declares them."""
+"""Sizes of inputs, set to a number wherever a model declares them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from ortkit.graph.symbolic.dims import names, substitute
 from ortkit.graph.symbolic.text import parse_size
 
 
+def place_of(value: ir.Value, axis: int) -> str:
+    """Return what a size of an input is called that has no name, such as `pixels[2]`."""
+    return f"{value.name}[{axis}]"
+
+
 def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """Set named sizes of a model to numbers, in place; values and nodes keep their names.
+    """Set sizes of a model to numbers, in place; values and nodes keep their names.
 
     An expression such as `past + sequence` becomes a number where all its names have one.
 
     Args:
-        model: Changed.
-        sizes: By the size's name.
+        model: The model, changed in place.
+        sizes: By the size's name; one without a name by `place_of` its input.
 
     Raises:
         UserError: No input has a size of that name, or a number is negative.
     """
+    _name_places(model, sizes)
     known = {
         name
         for value in model.graph.inputs
@@ -40,6 +46,19 @@ def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
     for value in _values(model):
         if value.shape is not None and not value.shape.is_static():
             value.shape = ir.Shape([_fixed(dim, sizes) for dim in value.shape])
+
+
+def _name_places(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Give sizes of inputs that have no name those of `sizes` that mean them."""
+    for value in model.graph.inputs:
+        if value.shape is None:
+            continue
+        dims = list(value.shape.dims)
+        for axis, dim in enumerate(dims):
+            is_open = isinstance(dim, ir.SymbolicDim) and not dim.value
+            if is_open and (name := place_of(value, axis)) in sizes:
+                dims[axis] = ir.SymbolicDim(name)
+        value.shape = ir.Shape(dims)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

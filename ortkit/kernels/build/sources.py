@@ -87,24 +87,24 @@ def _with_launches(
     names = symbols_of((*signature.inputs, *signature.outputs))
     found = dict(files)
     for number, variant in enumerate(kernel.variants):
-        for place, step in enumerate(variant.steps):
-            name = signature.op_type + ending(number, place, "py")
+        for index, step in enumerate(variant.steps):
+            name = signature.op_type + ending(number, index, "py")
             lines = (
-                f"# {one_line(line)}\n" for line in _launch(number, variant, place, step, names)
+                f"# {one_line(line)}\n" for line in _launch(number, variant, index, step, names)
             )
             found[name] = "".join((*lines, "#\n", files[name]))
     return found
 
 
 def _launch(
-    number: int, variant: Variant, place: int, step: Step, names: Sequence[str]
+    number: int, variant: Variant, index: int, step: Step, names: Sequence[str]
 ) -> list[str]:
     conditions = [_condition(one, names) for one in variant.conditions]
     conditions += ["all tensors start at multiples of 16 bytes"] if variant.aligned else []
     grid = " x ".join(_blocks(one, names) for one in step.grid)
     return [
         f"variant {number}, the first of which this holds: {'; '.join(conditions) or 'always'}",
-        f"launch {place + 1} of {len(variant.steps)}: {grid} blocks of {step.threads} threads, "
+        f"launch {index + 1} of {len(variant.steps)}: {grid} blocks of {step.threads} threads, "
         f"{step.shared_bytes} bytes of shared memory",
     ]
 

@@ -9,12 +9,14 @@ standard operators, which ONNX Runtime folds where it has no kernel for the func
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ortkit.kernels.layouts.conv_filters import Sizes
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 
@@ -49,6 +51,14 @@ def pack_weight(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(layout(*weight.shape).pack(weight))
 
 
+def filter_layout(filters: Sizes) -> Prepack:
+    """Return how a convolution's filter [M, C, kh, kw] lies: as the weight [kh kw C, M]."""
+    columns, depth, *kernel = filters
+    matrix = layout(depth * prod(kernel), columns)
+    steps = ("Reshape", (*kernel, depth, columns)), ("Transpose", (3, 2, 0, 1))
+    return replace(matrix, then=steps)
+
+
 def pack_filter(weight: np.ndarray) -> np.ndarray:
     """Return the filter of a convolution, float32 [M, C, kh, kw], as the kernels read it.
 
@@ -59,7 +69,9 @@ def pack_filter(weight: np.ndarray) -> np.ndarray:
     """
     if weight.ndim != 4:
         raise ValueError(f"a filter of rank {weight.ndim}, not 4")
-    return pack_weight(weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0]))
+    columns, depth, height, width = weight.shape
+    packing = filter_layout((columns, depth, height, width))
+    return np.ascontiguousarray(packing.pack(weight))
 
 
 def unpack_weight(packed: np.ndarray, depth: int, columns: int) -> np.ndarray:

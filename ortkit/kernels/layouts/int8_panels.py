@@ -9,10 +9,16 @@ along each line through its pixels and their channels; each line begins a group 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ortkit.kernels.layouts.conv_filters import Sizes
 from ortkit.kernels.prepack import Prepack
 
 #: Elements along K that lie together, and columns of a panel: two vectors of 16.
 GROUP, WIDTH = 4, 32
+#: Largest amount of a weight of 7 bits: 255 times two of them fit 16 bits, in which processors
+#: without VNNI add up such products.
+NARROW = 64
 
 
 def layout(depth: int, columns: int) -> Prepack:
@@ -52,9 +58,24 @@ def joined_groups(columns: int, groups: int) -> int:
     return next((one for one in counts if one * each % WIDTH == 0), groups)
 
 
-def filter_layout(columns: int, lines: int, run: int) -> Prepack:
-    """Return the panels of filters [columns, lines, run]; see `lines_of`."""
-    groups, panels = -(-run // GROUP), -(-columns // WIDTH)
-    whole = panels * WIDTH, lines, groups * GROUP
-    shape = panels, lines, groups, WIDTH, GROUP
-    return Prepack(shape, (0, 3, 1, 2, 4), whole, (columns, lines, run))
+def filter_layout(filters: Sizes, groups: int, dilations: tuple[int, int]) -> Prepack:
+    """Return the panels of the filters of a ConvInteger; see `lines_of`.
+
+    Args:
+        filters: [M, C, kh, kw], of a depthwise convolution [M, 1, kh, kw].
+        groups: Of the operator.
+        dilations: How far places are apart, in lines and in pixels.
+    """
+    columns, channels, height, width = filters
+    if groups == columns > channels == 1:
+        rows = layout(height * width, columns)
+        return replace(rows, then=(("Transpose", (1, 0)), ("Reshape", filters)))
+    lines, run = height * width, channels
+    if groups == 1:
+        lines, run = lines_of((height, width), dilations, channels)
+    vectors, panels = -(-run // GROUP), -(-columns // WIDTH)
+    return Prepack(
+        (panels, lines, vectors, WIDTH, GROUP), (0, 3, 1, 2, 4),
+        (panels * WIDTH, lines, vectors * GROUP), (columns, lines, run),
+        then=(("Reshape", (columns, height, width, channels)), ("Transpose", (0, 3, 1, 2))),
+    )  # fmt: skip

@@ -50,7 +50,7 @@ class KernelLibrary:
     """A linked library.
 
     Args:
-        path: Where it lies.
+        path: Path of the file.
         sha256: Of its bytes, in hex.
         ops: What it registers, sorted: op types of the domain `ortkit.fused`, or the users' own
             ops with their domains.

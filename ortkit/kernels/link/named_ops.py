@@ -122,7 +122,7 @@ def names_source(
     parts += [pairs_source(pairs) for pairs in sorted(answers - {()})]
     number = 0
     entries = []
-    for place, op in enumerate(ordered):
+    for index, op in enumerate(ordered):
         _check(op)
         first = number
         for one in op.kernels:
@@ -134,10 +134,10 @@ def names_source(
         for at, ((place_of_node, _), pack) in enumerate(op.packs.items()):
             made = LibraryOp(pack.signature, pack.kernel)
             parts.append(op_source(number, made, images, op.id))
-            parts += _pack_source(f"named{place}_pack{at}", number, place_of_node, pack)
+            parts += _pack_source(f"named{index}_pack{at}", number, place_of_node, pack)
             number += 1
-        parts += _named_source(place, op, first)
-        entries.append(f"  NAMED_{place}")
+        parts += _named_source(index, op, first)
+        entries.append(f"  NAMED_{index}")
     listed = ",\n".join(entries)
     parts.append(f"static const OrtkitNamedOp named[] = {{\n{listed}\n}};")
     parts.append(f"static OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 2 * {len(ordered)}];")
@@ -180,7 +180,7 @@ def _inplace(op: NamedOp) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(set.intersection(*found))) if found else ()
 
 
-def _pack_source(name: str, number: int, place: int, pack: PackedInput) -> list[str]:
+def _pack_source(name: str, number: int, position: int, pack: PackedInput) -> list[str]:
     """Return the lines with the arrays of what packs an input, and itself as a macro."""
     places = [f"s{index}" for index in range(len(symbols_of(pack.signature.inputs)))]
     lines = c_extents(f"{name}_sizes", [extent for extent, _ in pack.shape], places)
@@ -192,7 +192,7 @@ def _pack_source(name: str, number: int, place: int, pack: PackedInput) -> list[
         *lines,
         f"static const OrtkitOp {name}_op = OP_{number};",
         f"static const OrtkitCeilDiv {name}_dims[] = {{{dims}}};",
-        f"#define {name.upper()} {{&{name}_op, {place}, {len(pack.shape)}, {name}_dims, "
+        f"#define {name.upper()} {{&{name}_op, {position}, {len(pack.shape)}, {name}_dims, "
         f"{bits_of(pack.dtype) // 8}}}\n",
     ]
 
@@ -233,15 +233,15 @@ def _kernel_source(number: int, one: NamedKernel, packs: Sequence[tuple[int, str
     ]
 
 
-def _named_source(place: int, op: NamedOp, first: int) -> list[str]:
-    name = f"named{place}"
+def _named_source(position: int, op: NamedOp, first: int) -> list[str]:
+    name = f"named{position}"
     attributes = ", ".join(
         f"{{{c_text(one.name)}, {int(one.is_float)}, {int(one.default is None)}, "
         f"{_number(0 if one.default is None else one.default)}}}"
         for one in op.attributes
     )
     choices = ", ".join(f"CHOICE_{first + index}" for index in range(len(op.kernels)))
-    packs = ", ".join(f"NAMED{place}_PACK{index}" for index in range(len(op.packs)))
+    packs = ", ".join(f"NAMED{position}_PACK{index}" for index in range(len(op.packs)))
     inputs = c_list(ELEMENT_TYPES[dtype] for dtype, _ in op.inputs)
     outputs = c_list(ELEMENT_TYPES[dtype] for dtype in op.outputs)
     return [
@@ -252,7 +252,7 @@ def _named_source(place: int, op: NamedOp, first: int) -> list[str]:
         f"{{{attributes or '{0, 0, 0, 0, 0}'}}};",
         f"static const OrtkitChoice {name}_choices[] = {{{choices}}};",
         *([f"static const OrtkitPack {name}_packs[] = {{{packs}}};"] if packs else []),
-        f"#define NAMED_{place} {{{c_text(op.domain)}, {c_text(op.name)}, {op.version}, "
+        f"#define NAMED_{position} {{{c_text(op.domain)}, {c_text(op.name)}, {op.version}, "
         f"{len(op.inputs)}, {name}_inputs, {name}_kinds, {len(op.outputs)}, {name}_outputs, "
         f"{len(op.attributes)}, {name}_attributes, {len(op.kernels)}, {name}_choices, "
         f"{pairs_name(_inplace(op))}, {len(op.packs)}, {f'{name}_packs' if packs else 'NULL'}}}\n",

@@ -213,9 +213,9 @@ def _mergeable(state: _Merged) -> tuple[Axis, Axis] | None:
     before: dict[Axis, Axis | None] = {}
     for value_dims in state.dims:
         flat = [axis for axes in value_dims for axis in axes]
-        for place, axis in enumerate(flat):
-            following = flat[place + 1] if place + 1 < len(flat) else None
-            preceding = flat[place - 1] if place else None
+        for index, axis in enumerate(flat):
+            following = flat[index + 1] if index + 1 < len(flat) else None
+            preceding = flat[index - 1] if index else None
             after[axis] = following if after.get(axis, following) is following else None
             before[axis] = preceding if before.get(axis, preceding) is preceding else None
     for first, second in after.items():

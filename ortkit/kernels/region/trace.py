@@ -181,11 +181,11 @@ class _Walk:
         """Refuse what lies far apart for neighbouring lanes; count what lies apart."""
         step = 0
         owned = self.axes.of(number)
-        for place, axis in enumerate(owned):
+        for index, axis in enumerate(owned):
             factor = dict(index_of(where, axis).terms).get(self.vector, 0) if self.vector else 0
             if not factor:
                 continue
-            stride = product(inner.extent for inner in owned[place + 1 :]).static
+            stride = product(inner.extent for inner in owned[index + 1 :]).static
             step += _LARGEST_STEP + 1 if stride is None else factor * stride
         if step > (1 if is_store else _LARGEST_STEP):
             if is_store or not self.take_tiles(number, where):

@@ -79,9 +79,9 @@ class TritonBackend:
             InternalError: `accepts` would refuse.
         """
         return {
-            ending(number, place, "py"): step.text
+            ending(number, index, "py"): step.text
             for number, variant in enumerate(_sources(signature))
-            for place, step in enumerate(variant.steps)
+            for index, step in enumerate(variant.steps)
         }
 
     def parameters(

@@ -20,11 +20,11 @@ from ortkit.kernels.region.indices import (
 from ortkit.kernels.region.program import Concat, Constant, Input, Point, Position, Reduce, Size
 from ortkit.kernels.triton.expr import TYPES, Expr, bare, literal, typed
 from ortkit.kernels.triton.helpers import Helpers
-from ortkit.kernels.triton.offsets import Dims, Place, Places
+from ortkit.kernels.triton.offsets import Dims, TileContext, TilePosition
 
 
 @dataclass
-class Body(Places):
+class Body(TileContext):
     """A kernel in the making."""
 
     helpers: Helpers = field(default_factory=Helpers)
@@ -32,7 +32,9 @@ class Body(Places):
     """Reductions that are done."""
 
     # ---- values
-    def value(self, number: int, where: Where = HERE, guards: tuple[Place, ...] = ()) -> Expr:
+    def value(
+        self, number: int, where: Where = HERE, guards: tuple[TilePosition, ...] = ()
+    ) -> Expr:
         """Return a value at the tile's points.
 
         Args:
@@ -55,7 +57,7 @@ class Body(Places):
         key = (number, key_of(axes, number, where), guards)
         return self.shared(key, dims, lambda: self._compute(number, where, guards))
 
-    def _compute(self, number: int, where: Where, guards: tuple[Place, ...]) -> Expr:
+    def _compute(self, number: int, where: Where, guards: tuple[TilePosition, ...]) -> Expr:
         value, axes = self.space.program.values[number], self.space.axes
         match value.node:
             case Input(index=index):
@@ -75,7 +77,9 @@ class Body(Places):
                 return self.e.share(Expr(text, "int64"))
         raise InternalError(f"no code for {value.node}")
 
-    def _load(self, index: int, number: int, where: Where, guards: tuple[Place, ...]) -> Expr:
+    def _load(
+        self, index: int, number: int, where: Where, guards: tuple[TilePosition, ...]
+    ) -> Expr:
         at = self.offset(number, where)
         mask = self.mask(at.dims, guards)
         name, dtype = self.parameters.tensor(index), self.space.program.values[number].dtype
@@ -85,7 +89,9 @@ class Body(Places):
         raw = self.e.share(Expr(text, dtype))
         return self.e.share(self.e.cast(raw, dtypes.compute_dtype(dtype)))
 
-    def _parts(self, number: int, node: Concat, where: Where, guards: tuple[Place, ...]) -> Expr:
+    def _parts(
+        self, number: int, node: Concat, where: Where, guards: tuple[TilePosition, ...]
+    ) -> Expr:
         """Choose the part of a Concat in which each point stands."""
         space = self.space
         index = linear(where, space.axes.dims[number][node.dim])
@@ -102,7 +108,7 @@ class Body(Places):
             conditions = [f"{at.text} >= {first}"] if low < first else []
             conditions += [f"{at.text} < {last}"] if last <= high else []
             text = " & ".join(f"({one})" for one in conditions)
-            inside = (*guards, Place(text, at.dims)) if conditions else guards
+            inside = (*guards, TilePosition(text, at.dims)) if conditions else guards
             there = part_where(space.axes, node, part, index, first, where)
             found = self.value(part, there, inside)
             is_before = Expr(f"({at.text} < {last})", "bool")
@@ -112,12 +118,12 @@ class Body(Places):
         return self.e.share(result, "Concat")
 
     # ---- outputs
-    def store(self, places: Sequence[int]) -> None:
+    def store(self, indices: Sequence[int]) -> None:
         """Store outputs: all are computed before the first is stored."""
         program = self.space.program
-        found = [self.value(program.outputs[place]) for place in places]
-        for place, value in zip(places, found, strict=True):
-            number = program.outputs[place]
+        found = [self.value(program.outputs[index]) for index in indices]
+        for index, value in zip(indices, found, strict=True):
+            number = program.outputs[index]
             dtype = program.values[number].dtype
             at = self.offset(number, HERE)
             text, dims = at.text, at.dims
@@ -127,7 +133,7 @@ class Body(Places):
                     text, dims = f"{group.name}{_plus(text)}", dims | group.dims
             stored = value if dtype == "bool" else self.e.cast(value, dtype)
             written = f"{value.text}.to(tl.uint8)" if dtype == "bool" else stored.text
-            name = self.parameters.tensor(program.inputs + place)
+            name = self.parameters.tensor(program.inputs + index)
             with self.at(dims):
                 mask = self.mask(dims)
                 self.e.lines.append(

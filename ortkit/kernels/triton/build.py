@@ -23,6 +23,8 @@ _PTX_VERSION = 80
 #: Copies of boxes are written in that of CUDA 12.7; such kernels are for one architecture, whose
 #: cubin any driver takes.
 _PTX_VERSION_OF_MAPS = 86
+#: Numbers in eight bits are converted on sm_89 in that of CUDA 12.1: there is a cubin alone, too.
+_ADA, _PTX_VERSION_OF_ADA = 89, 81
 #: From there on PTX is newer in any case.
 _NEWER_PTX_ARCHITECTURE = 100
 #: Launches can wait for the one before from there on.
@@ -102,15 +104,15 @@ def write_images(
         own = [
             image
             for architecture, steps in by_architecture.items()
-            for place, step in enumerate(steps)
-            for image in _images(step, architecture, architectures, len(variants), place, folder)
+            for index, step in enumerate(steps)
+            for image in _images(step, architecture, architectures, len(variants), index, folder)
         ]
         if not own:
             continue
         images += own
         shared = [
-            max(steps[place].shared_bytes for steps in by_architecture.values())
-            for place in range(len(source.steps))
+            max(steps[index].shared_bytes for steps in by_architecture.values())
+            for index in range(len(source.steps))
         ]
         variants.append(source.variant(shared))
     # What is made for some architectures only may be left without any.
@@ -174,16 +176,16 @@ def _images(
     architecture: int,
     architectures: Sequence[int],
     variant: int,
-    place: int,
+    index: int,
     folder: Path,
 ) -> Iterator[Image]:
     """Write the code of a step: as PTX, and as what was asked for."""
     if architecture == PTX_ARCHITECTURE:
         path = _written(folder, "ptx", step.ptx.encode() + b"\0")
-        yield Image(architecture, True, variant, place, path)
+        yield Image(architecture, True, variant, index, path)
     if architecture in architectures:
         path = _written(folder, "cubin", step.cubin)
-        yield Image(architecture, False, variant, place, path, step.waits)
+        yield Image(architecture, False, variant, index, path, step.waits)
 
 
 def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
@@ -206,10 +208,11 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
     if step.registers is not None:
         constants["maxnreg"] = step.registers
     if architecture < _NEWER_PTX_ARCHITECTURE:
-        constants["ptx_version"] = _PTX_VERSION_OF_MAPS if step.maps else _PTX_VERSION
+        plain = _PTX_VERSION_OF_ADA if architecture == _ADA else _PTX_VERSION
+        constants["ptx_version"] = _PTX_VERSION_OF_MAPS if step.maps else plain
     attributes = {
-        (place,): [["tt.divisibility", 16]]
-        for place, parameter in enumerate(step.parameters)
+        (index,): [["tt.divisibility", 16]]
+        for index, parameter in enumerate(step.parameters)
         if parameter.is_multiple
     }
     waits = architecture >= _WAITS_FROM

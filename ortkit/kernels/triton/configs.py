@@ -111,8 +111,8 @@ def configs_of(space: Space, choices: Choices = DEFAULTS) -> tuple[Config, ...]:
         # Without vectors there is less to choose from.
         found += [
             replace(one, warps=_unaligned_warps(space, one), conditions=(*bounds, *one.conditions))
-            for place, one in enumerate(shapes)
-            if one.is_loop or place in (0, len(shapes) - 1)
+            for index, one in enumerate(shapes)
+            if one.is_loop or index in (0, len(shapes) - 1)
         ]
     if must_be_wide or bounds:
         # Positions of 64 bits take twice the registers.

@@ -188,8 +188,8 @@ def bare(text: str) -> str:
     if not text.startswith("("):
         return text
     depth = 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character == "(") - (character == ")")
         if depth == 0:
-            return text[1:-1] if place == len(text) - 1 else text
+            return text[1:-1] if index == len(text) - 1 else text
     return text

@@ -53,7 +53,7 @@ class Map:
     Its parameter is a tensor descriptor. Addresses have to be multiples of 16 bytes.
 
     Args:
-        tensor: Its number.
+        tensor: Index of the tensor.
         dims: Outermost first, at most five.
         strides: Elements between neighbours along all of them but the innermost, which is dense.
         box: What is copied at once, powers of two.
@@ -122,7 +122,7 @@ def hand_variant(
     """Return a variant of a hand-written kernel.
 
     Args:
-        signature: What it computes.
+        signature: The signature of what it computes.
         calls: Its launches, one after the other.
         text: The module with their functions, see `kernel_text`.
         conditions: When it may be used. Sizes are those of the signature.

@@ -24,9 +24,9 @@ class Helpers:
         """Return the operator applied to shared values or constants."""
         apart = Emitter()
         given: list[Expr | None] = []
-        for place, operand in enumerate(operands):
+        for index, operand in enumerate(operands):
             is_variable = operand is not None and operand.literal is None
-            given.append(Expr(f"x{place}", operand.dtype) if operand and is_variable else operand)
+            given.append(Expr(f"x{index}", operand.dtype) if operand and is_variable else operand)
         result = _write(apart, node, given)
         if not apart.lines:
             return _write(e, node, operands)

@@ -24,7 +24,7 @@ def tensor_map(
     """Return a map by elements as one by bytes.
 
     Args:
-        tensor: Its place.
+        tensor: Index of the tensor.
         dtype: Of its elements, as Triton says it, such as "fp16".
         dims: Outermost first.
         strides: In elements, of all but the innermost.

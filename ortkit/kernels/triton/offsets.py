@@ -22,7 +22,7 @@ NO_DIMS: Dims = frozenset()
 
 
 @dataclass(frozen=True)
-class Place:
+class TilePosition:
     """A position, or a condition on one, as source."""
 
     text: str
@@ -53,7 +53,7 @@ class Group:
 
 
 @dataclass
-class Places:
+class TileContext:
     """What is known of the tile and the loops around a statement."""
 
     space: Space
@@ -98,7 +98,7 @@ class Places:
         found = [group.dims for group in self.groups if loops & set(group.axes)]
         return frozenset().union(*found)
 
-    def run(self, group: Group, first: int, last: int) -> Place:
+    def run(self, group: Group, first: int, last: int) -> TilePosition:
         """Return the position along axes `first` .. `last` of a group, counted together."""
         axes = group.axes
         inner = extent_of_axes(axes[last + 1 :])
@@ -108,40 +108,40 @@ class Places:
         if first:
             text = f"({text} % {self.parameters.size(extent_of_axes(axes[first : last + 1]))})"
         if text == group.name:
-            return Place(text, group.dims)
+            return TilePosition(text, group.dims)
         key = ("run", group.name, first, last)
         value = self.shared(key, group.dims, lambda: self.e.share(Expr(text, self.index_dtype)))
-        return Place(value.text, group.dims)
+        return TilePosition(value.text, group.dims)
 
-    def position(self, index: Index) -> Place:
+    def position(self, index: Index) -> TilePosition:
         """Return a position along one axis."""
         parts, dims = [], NO_DIMS
         for axis, factor in index.terms:
             group = next(group for group in self.groups if axis in group.axes)
-            place = group.axes.index(axis)
-            at = self.run(group, place, place)
+            position = group.axes.index(axis)
+            at = self.run(group, position, position)
             parts.append(at.text if factor == 1 else f"{at.text} * {factor}")
             dims |= at.dims
         if index.offset or not parts:
             parts.append(str(index.offset))
         text = " + ".join(parts).replace("+ -", "- ")
-        return Place(text if len(parts) == 1 and "*" not in text else f"({text})", dims)
+        return TilePosition(text if len(parts) == 1 and "*" not in text else f"({text})", dims)
 
-    def offset(self, number: int, where: Where) -> Place:
-        """Return an element's place in its tensor, which is dense."""
+    def offset(self, number: int, where: Where) -> TilePosition:
+        """Return an element's offset in its tensor, which is dense."""
         owned, parts = self.space.axes.of(number), []
-        dims, place = NO_DIMS, 0
-        while place < len(owned):
-            count, at = self._longest_run(owned[place:], where)
-            place += count
-            stride = product(axis.extent for axis in owned[place:])
+        dims, index = NO_DIMS, 0
+        while index < len(owned):
+            count, at = self._longest_run(owned[index:], where)
+            index += count
+            stride = product(axis.extent for axis in owned[index:])
             dims |= at.dims
             if at.text != "0":
                 factor = "" if stride == Extent(1) else f" * {self.parameters.size(stride)}"
                 parts.append(f"{at.text}{factor}")
-        return Place(" + ".join(parts) or "0", dims)
+        return TilePosition(" + ".join(parts) or "0", dims)
 
-    def _longest_run(self, owned: Sequence[Axis], where: Where) -> tuple[int, Place]:
+    def _longest_run(self, owned: Sequence[Axis], where: Where) -> tuple[int, TilePosition]:
         """Return how many of the axes are counted as one, and where they stand."""
         first = owned[0]
         if first in where:
@@ -158,7 +158,7 @@ class Places:
             count += 1
         return count, self.run(group, start, start + count - 1)
 
-    def mask(self, dims: Dims, guards: Sequence[Place] = ()) -> str:
+    def mask(self, dims: Dims, guards: Sequence[TilePosition] = ()) -> str:
         """Return the condition for memory at such dims to be there; empty if it always is."""
         parts = [self.masks[dim] for dim in sorted(dims) if dim in self.masks]
         parts += [guard.text for guard in guards if guard.dims and guard.dims <= dims]

@@ -27,7 +27,7 @@ class Stage:
     """One launch.
 
     Args:
-        number: Its place.
+        number: Index of the stage.
         level: The reductions that it computes; None for all that there is to compute.
         is_split: Whether blocks work on parts of rows.
     """
@@ -48,7 +48,7 @@ def stages_of(space: Space, config: Config) -> tuple[Stage, ...]:
         return (Stage(0, None, is_split=False),)
     levels = reduction_levels(space.program)
     stages = [Stage(number, level, is_split=True) for number, level in enumerate(levels)]
-    has_points = any(_is_of_points(space, place) for place in range(len(space.program.outputs)))
+    has_points = any(_is_of_points(space, index) for index in range(len(space.program.outputs)))
     return (*stages, Stage(len(levels), None, is_split=has_points))
 
 
@@ -77,16 +77,16 @@ def write_stage(body: Body, stage: Stage) -> None:
     if stage.is_split:
         lines.append(f"part = tl.program_id(1){wide}")
         _loop_over_part(body)
-    place = 0
+    position = 0
     for level in reduction_levels(body.space.program):
         if level == stage.level:
             _reduce(body, level, columns)
-            for index, number in enumerate(level, place):
+            for index, number in enumerate(level, position):
                 _store_part(body, index, number)
             return
-        for index, number in enumerate(level, place):
+        for index, number in enumerate(level, position):
             _load_parts(body, index, number)
-        place += len(level)
+        position += len(level)
     _finish(body, columns)
 
 
@@ -138,8 +138,8 @@ def _load_parts(body: Body, index: int, number: int) -> None:
     body.finish(number, value, node.kind)
 
 
-def _is_of_points(space: Space, place: int) -> bool:
-    return bool(set(space.axes.of(space.program.outputs[place])) & set(space.columns))
+def _is_of_points(space: Space, index: int) -> bool:
+    return bool(set(space.axes.of(space.program.outputs[index])) & set(space.columns))
 
 
 def _write(body: Body) -> None:
@@ -249,11 +249,11 @@ def _step(total: str, tile: str, kind: str) -> str:
 
 def _finish(body: Body, columns: str) -> None:
     """Store the outputs: those of rows once, those of points in a loop if there is one."""
-    places = range(len(body.space.program.outputs))
-    of_points = [place for place in places if _is_of_points(body.space, place)]
-    of_rows = [place for place in places if place not in of_points]
+    indices = range(len(body.space.program.outputs))
+    of_points = [index for index in indices if _is_of_points(body.space, index)]
+    of_rows = [index for index in indices if index not in of_points]
     if not body.config.is_loop:
-        body.store(places)
+        body.store(indices)
         return
     if of_points:
         _loop(body, columns)

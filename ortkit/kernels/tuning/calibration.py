@@ -38,8 +38,16 @@ class Calibration:
     """The same of a node that runs a generated kernel."""
     parallel_ns: float = 4500.0
     """What it costs to hand work to the other threads of a session and to wait for them."""
+    kernels: tuple[tuple[str, float], ...] = ()
+    """By kind of heavy operator: what our kernel takes here beside ONNX Runtime's, as a multiple
+    of what its template predicts from the rates of other processors."""
     machine: str = ""
     """Where it was measured, empty for the defaults."""
+
+    def corrected(self, kind: str, predicted: tuple[float, float]) -> tuple[float, float]:
+        """Return the times of a heavy operator, ONNX Runtime's and ours, as they are here."""
+        before, after = predicted
+        return before, after * dict(self.kernels).get(kind, 1.0)
 
     def move_ns(self, count: float) -> float:
         """Return what it takes to read or write `count` bytes, which lie where they fit."""
@@ -102,14 +110,17 @@ def _read(content: Any) -> Calibration | None:
     if content.pop("schema") != SCHEMA:
         return None
     rates = ((int(size), float(rate)) for size, rate in content.pop("bandwidths"))
-    found = Calibration(bandwidths=tuple(rates), **content)
+    kernels = ((str(kind), float(factor)) for kind, factor in content.pop("kernels"))
+    found = Calibration(bandwidths=tuple(rates), kernels=tuple(kernels), **content)
     return found if _is_sound(found) else None
 
 
 def _is_sound(found: Calibration) -> bool:
     times = (found.operation_ns, found.node_ns, found.kernel_ns, found.parallel_ns)
     rates = [rate for _, rate in found.bandwidths]
-    are_numbers = all(isinstance(one, int | float) and one > 0 for one in (*times, *rates))
+    factors = [factor for _, factor in found.kernels]
+    numbers = (*times, *rates, *factors)
+    are_numbers = all(isinstance(one, int | float) and one > 0 for one in numbers)
     return bool(rates) and are_numbers and rates == sorted(rates, reverse=True)
 
 

@@ -31,7 +31,7 @@ Chooser: TypeAlias = Callable[[RegionSignature, str, Target], str | None]
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordKey:
     """What times hold for."""
 
     processor: str
@@ -58,7 +58,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of one place.
+    """What is known of one `RecordKey`.
 
     Args:
         op: The fused operator, for reading.
@@ -93,9 +93,9 @@ class Record:
 
 @dataclass(frozen=True)
 class TunedDatabase:
-    """Records by place; never changed."""
+    """Records by key; never changed."""
 
-    records: Mapping[Place, Record] = field(default_factory=dict)
+    records: Mapping[RecordKey, Record] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -103,9 +103,9 @@ class TunedDatabase:
     def merged(self, other: TunedDatabase) -> TunedDatabase:
         """Return what both know; see `Record.merged`."""
         records = dict(self.records)
-        for place, record in other.records.items():
-            before = records.get(place)
-            records[place] = record if before is None else before.merged(record)
+        for record_key, record in other.records.items():
+            before = records.get(record_key)
+            records[record_key] = record if before is None else before.merged(record)
         return TunedDatabase(records)
 
     def digest(self) -> str:
@@ -114,8 +114,8 @@ class TunedDatabase:
         Trials that led to no choice leave it as it is.
         """
         best = sorted(
-            (astuple(place), one.best)
-            for place, one in self.records.items()
+            (astuple(record_key), one.best)
+            for record_key, one in self.records.items()
             if one.best or one.confirmed
         )
         return f"tuned-{hashlib.sha256(repr(best).encode()).hexdigest()[:12]}" if best else ""
@@ -131,9 +131,11 @@ class TunedDatabase:
         """
         here = processor() if model is None else model
         by_region: dict[tuple[str, str, str], list[Record]] = {}
-        for place, record in self.records.items():
-            if place.processor == here or place.level.startswith("sm_"):
-                by_region.setdefault((place.key, place.backend, place.level), []).append(record)
+        for record_key, record in self.records.items():
+            if record_key.processor == here or record_key.level.startswith("sm_"):
+                by_region.setdefault(
+                    (record_key.key, record_key.backend, record_key.level), []
+                ).append(record)
 
         def choose(signature: RegionSignature, backend: str, target: Target) -> str | None:
             if not by_region:
@@ -258,15 +260,21 @@ def load_database(path: Path) -> TunedDatabase:
 def database_text(database: TunedDatabase) -> str:
     """Return what `load_database` reads: equal databases have equal texts."""
     records = [
-        {**asdict(place), **asdict(record)}
-        for place, record in sorted(database.records.items(), key=lambda one: astuple(one[0]))
+        {**asdict(record_key), **asdict(record)}
+        for record_key, record in sorted(database.records.items(), key=lambda one: astuple(one[0]))
     ]
     return json.dumps({"schema": SCHEMA, "records": records}, indent=1) + "\n"
 
 
-def astuple(place: Place) -> tuple[str, ...]:
-    """Return the fields of a place, to sort by."""
-    return (place.processor, place.level, place.backend, place.key, place.bucket)
+def astuple(record_key: RecordKey) -> tuple[str, ...]:
+    """Return the fields of a record's key, to sort by."""
+    return (
+        record_key.processor,
+        record_key.level,
+        record_key.backend,
+        record_key.key,
+        record_key.bucket,
+    )
 
 
 def _database(content: Any) -> TunedDatabase:
@@ -275,15 +283,15 @@ def _database(content: Any) -> TunedDatabase:
     return TunedDatabase(dict(_records(content["records"])))
 
 
-def _records(content: Any) -> Iterator[tuple[Place, Record]]:
+def _records(content: Any) -> Iterator[tuple[RecordKey, Record]]:
     for one in content:
-        place = Place(*(_text(one, name) for name in Place.__dataclass_fields__))
+        record_key = RecordKey(*(_text(one, name) for name in RecordKey.__dataclass_fields__))
         trials = tuple(
             TrialRecord(_text(each, "choices"), _ratio(each["ratio"]), _text(each, "problem"))
             for each in one["trials"]
         )
         gain = _ratio(one["gain"])
-        yield place, Record(
+        yield record_key, Record(
             _text(one, "op"), _text(one, "generator"), trials, _text(one, "best"),
             1.0 if gain is None else gain, int(one["confirmed"]),
         )  # fmt: skip

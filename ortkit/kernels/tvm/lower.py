@@ -57,10 +57,10 @@ def _units(v: Values, begin: Expr, end: Expr) -> None:
     e, units = v.e, v.schedule.units
     with e.loop(end - begin) as index:
         left = begin + index
-        for place, axis in enumerate(units):
-            if place < len(units) - 1:
+        for position, axis in enumerate(units):
+            if position < len(units) - 1:
                 # Of no points there are no units either: any divisor will do.
-                points = product(a.extent for a in units[place + 1 :])
+                points = product(a.extent for a in units[position + 1 :])
                 inside = e.i64(1) if points.static == 0 else v.extent(points)
                 at = e.share(e.divide_down(left, inside))
                 left = e.share(left - at * inside)

@@ -188,7 +188,7 @@ def _split_units(
 ) -> tuple[list[Axis], list[Axis]]:
     """Keep trailing axes inside a unit until it has `least` points."""
     units, inner = list(outer), list[Axis]()
-    broken = [place for place, axis in enumerate(outer) if axis in traced.breaks]
+    broken = [index for index, axis in enumerate(outer) if axis in traced.breaks]
     while units:
         points = product(axis.extent for axis in [*inner, *rest]).at(NOMINAL)
         has_break = bool(broken) and broken[0] < len(units)
@@ -241,7 +241,7 @@ def _picoseconds_per_point(schedule: Schedule) -> int:
 def _inplace(schedule: Schedule) -> tuple[tuple[int, int], ...]:
     """Return pairs of an input and an output that may share memory.
 
-    Only where the output's element is the last reader of the input's element in the same place,
+    Only where the output's element is the last reader of the input's element at the same index,
     and no vector is computed twice: the last one of a row overlaps the one before.
     """
     is_plain = not (schedule.row or schedule.across or schedule.trace.breaks)
@@ -253,7 +253,7 @@ def _inplace(schedule: Schedule) -> tuple[tuple[int, int], ...]:
     program, axes = schedule.program, schedule.axes
     pairs = []
     taken: set[int] = set()
-    for place, output in enumerate(program.outputs):
+    for index, output in enumerate(program.outputs):
         for number in range(program.inputs):
             fits = (
                 number not in taken
@@ -265,7 +265,7 @@ def _inplace(schedule: Schedule) -> tuple[tuple[int, int], ...]:
             )
             if fits:
                 taken.add(number)
-                pairs.append((number, place))
+                pairs.append((number, index))
                 break
     return tuple(pairs)
 

@@ -50,7 +50,7 @@ def _streams(schedule: Schedule) -> Iterator[tuple[int, int]]:
         return
     loops = {*schedule.units, *schedule.inner, *schedule.row, schedule.vector}
     numbers = [*range(schedule.program.inputs), *schedule.program.outputs]
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         owned = schedule.axes.of(number)
         if set(owned) == loops and owned[-1] is schedule.vector:
-            yield place, number
+            yield index, number

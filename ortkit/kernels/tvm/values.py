@@ -117,10 +117,10 @@ class Values:
         """Store outputs at the current point: all are computed before the first is stored."""
         e, program = self.e, self.schedule.program
         found = []
-        for place in places:
-            tensor = self.tensors[program.inputs + place]
-            value = dtypes.store_value(e, self.value(program.outputs[place]), tensor.dtype)
-            found.append((tensor, e.share(value), program.outputs[place]))
+        for index in places:
+            tensor = self.tensors[program.inputs + index]
+            value = dtypes.store_value(e, self.value(program.outputs[index]), tensor.dtype)
+            found.append((tensor, e.share(value), program.outputs[index]))
         for tensor, value, number in found:
             e.store(tensor.buffer, value, self.offset(number, HERE))
 
@@ -234,19 +234,19 @@ class Values:
     # ---- places
 
     def offset(self, number: int, where: Where) -> Expr:
-        """Return the element's place in its tensor, which is dense."""
+        """Return the element's position in its tensor, which is dense."""
         owned = self.schedule.axes.of(number)
         offset = self.e.i64(0)
-        for place, axis in enumerate(owned):
-            stride = product(inner.extent for inner in owned[place + 1 :])
+        for position, axis in enumerate(owned):
+            stride = product(inner.extent for inner in owned[position + 1 :])
             index = self._position(index_of(where, axis))
             offset = offset + (index if stride.static == 1 else index * self.extent(stride))
         return offset
 
     def _row_offset(self) -> Expr:
         offset = self.e.i64(0)
-        for place, axis in enumerate(self.schedule.row):
-            stride = product(inner.extent for inner in self.schedule.row[place + 1 :])
+        for index, axis in enumerate(self.schedule.row):
+            stride = product(inner.extent for inner in self.schedule.row[index + 1 :])
             at = self.bound[axis].at
             offset = offset + (at if stride.static == 1 else at * self.extent(stride))
         return offset

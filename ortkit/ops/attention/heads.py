@@ -119,7 +119,7 @@ def _queries(core: Core, traces: Traces) -> list[Station]:
 def _leads(stations: Sequence[Station], sizes: Sequence[Size]) -> Iterator[Lead]:
     """Yield the ways to part the leading axes; heads are most often the last of them."""
     factors = max(
-        ([f for group in one.layout.result[:-2] for f in group] for one in stations),
+        ([f for group in station.layout.result[:-2] for f in group] for station in stations),
         key=len,
         default=[],
     )

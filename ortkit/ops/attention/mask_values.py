@@ -64,8 +64,8 @@ class Facts:
             return None
         if graph not in self._axes:
             self._axes[graph] = {}
-            for place, node in enumerate(graph):
-                self._places[node] = place
+            for index, node in enumerate(graph):
+                self._places[node] = index
             for value in self._values(graph):
                 for axis, each in enumerate(self.scope.shapes.shape(value) or ()):
                     self._axes[graph].setdefault(each, (value, axis))

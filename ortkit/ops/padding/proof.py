@@ -182,7 +182,7 @@ class Proof:
             return node.attributes.get_int("axis", 0) % rank == axis and taken == [0]
         if node.op_type != "Slice" or self.scope.opset() < _SLICES_BY_INPUTS:
             return False
-        start, end, axes = (self._numbers(node, place) for place in (1, 2, 3))
+        start, end, axes = (self._numbers(node, position) for position in (1, 2, 3))
         steps = self._numbers(node, 4) if len(node.inputs) > 4 else [1] * len(axes or ())
         if start is None or end is None or axes is None or steps is None:
             return False

@@ -41,7 +41,7 @@ CONSTANT_LIMIT = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class LabeledValue:
     """A value with what its channels are."""
 
     value: ir.Value
@@ -59,7 +59,7 @@ class Channels:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.places: list[Place] = []
+        self.values: list[LabeledValue] = []
         """All values met below a product, sources before what is made of them."""
         self._atoms: dict[Hashable, int] = {("one",): ONE}
         self._known: dict[tuple[ir.Value, Labels], Array | None] = {}
@@ -97,14 +97,14 @@ class Channels:
                 found = None
             self._known[key] = found
             if found is not None:
-                self.places.append(Place(value, labels, found))
+                self.values.append(LabeledValue(value, labels, found))
         return self._known[key]
 
     @property
-    def nearest(self) -> list[Place]:
+    def nearest(self) -> list[LabeledValue]:
         """The values met, nearest to the result first, tables of angles last."""
-        nearest_first = self.places[::-1]
-        return sorted(nearest_first, key=lambda place: _is_table(self.site, place.value))
+        nearest_first = self.values[::-1]
+        return sorted(nearest_first, key=lambda candidate: _is_table(self.site, candidate.value))
 
     # ---- sums --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
-from ortkit.ops.rotary.channels import Place
+from ortkit.ops.rotary.channels import LabeledValue
 from ortkit.ops.rotary.layout import Layout, choose_layout
 from ortkit.ops.rotary.match import Rotation
 from ortkit.ops.rotary.steps import Label
@@ -38,10 +38,10 @@ class Angles:
 
 
 def angles_for(
-    site: Site, places: Sequence[Place], found: Rotation, shape: Sequence[Size]
+    site: Site, candidates: Sequence[LabeledValue], found: Rotation, shape: Sequence[Size]
 ) -> tuple[Layout, Angles] | str:
     """Return layout and angles of a rotation, or the reason why there is no form for it."""
-    cos, sin = (picked(places, wanted, 3) for wanted in (found.cos, found.sin))
+    cos, sin = (picked(candidates, wanted, 3) for wanted in (found.cos, found.sin))
     if cos is None or sin is None:
         return "cosines or sines are in no value of their own"
     live = {_axis(label) for label in (*cos.labels, *sin.labels)}
@@ -66,7 +66,7 @@ def angles_for(
     if varies and not standard and not (layout.is_flat and site.opset >= ALLOWZERO_SINCE_OPSET):
         return "angles that differ along the batch need opset 23 in this layout"
     if not varies and not standard:
-        flat = [picked(places, wanted, 2) for wanted in (found.cos, found.sin)]
+        flat = [picked(candidates, wanted, 2) for wanted in (found.cos, found.sin)]
         cos, sin = (
             one if one is not None and _has_each(one, layout) else old
             for one, old in zip(flat, (cos, sin), strict=True)
@@ -192,7 +192,7 @@ def _expanded(site: Site, layout: Layout, value: ir.Value, width: int, x: ir.Val
     sizes = layout.sizes
     if isinstance(sizes[0], int) and isinstance(sizes[1], int):
         return site.op("Expand", [value, site.constant([sizes[0], sizes[1], width])])
-    places = site.constant([0, 1] if layout.is_flat else [0, 2])
-    full = site.op("Gather", [site.op("Shape", [x]), places])
+    leading = site.constant([0, 1] if layout.is_flat else [0, 2])
+    full = site.op("Gather", [site.op("Shape", [x]), leading])
     target = site.op("Concat", [full, site.constant([width])], {"axis": 0})
     return site.op("Expand", [value, target])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
-from ortkit.ops.rotary.channels import Place
+from ortkit.ops.rotary.channels import LabeledValue
 from ortkit.rewrite.site import Site
 
 
@@ -37,7 +37,7 @@ class Layout:
 
 
 def choose_layout(
-    site: Site, homes: Sequence[Place], live: frozenset[int], width: int
+    site: Site, homes: Sequence[LabeledValue], live: frozenset[int], width: int
 ) -> Layout | None:
     """Return the layout that takes least, None if angles vary along other axes.
 
@@ -47,7 +47,9 @@ def choose_layout(
         live: The axes of the result along which angles vary.
         width: Channels that are rotated or pass; a home may have half of them.
     """
-    found = [one for place in homes if (one := _layout(site, place, live, width)) is not None]
+    found = [
+        one for candidate in homes if (one := _layout(site, candidate, live, width)) is not None
+    ]
     return min(found, key=_cost, default=None)
 
 
@@ -58,17 +60,19 @@ def _cost(layout: Layout) -> tuple[int, bool]:
     return (1 if layout.is_flat else 2), layout.into is not None
 
 
-def _layout(site: Site, place: Place, live: frozenset[int], width: int) -> Layout | None:
-    shape = site.shape(place.value)
+def _layout(
+    site: Site, candidate: LabeledValue, live: frozenset[int], width: int
+) -> Layout | None:
+    shape = site.shape(candidate.value)
     if shape is None:
         return None
-    order = [label for label in place.labels if isinstance(label, int)]
+    order = [label for label in candidate.labels if isinstance(label, int)]
     along = {order.index(axis) for axis in live}
     outer, is_split = shape[: len(order)], len(shape) > len(order) + 1
     whole = (*[0] * len(order), width) if is_split else None
     perm = (*(order.index(axis) for axis in range(len(order))), len(order))
     permutation = None if perm == tuple(range(len(perm))) else perm
-    value = place.value
+    value = candidate.value
     if len(outer) == 3 and along <= {0, 2} and not along <= {0}:
         heads = outer[1] if isinstance(outer[1], int) else None
         positions, sizes = (order[0], order[2]), (outer[0], outer[2])

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ortkit.ops.rotary.channels import Place, Term
+from ortkit.ops.rotary.channels import LabeledValue, Term
 from ortkit.ops.rotary.steps import CHANNEL
 
 #: One channel as a sum: (atom, atom or 0) -> coefficient.
@@ -21,7 +21,7 @@ Sum: TypeAlias = dict[tuple[int, int], int]
 class Rotation:
     """A result that is a rotation; its angles by the atoms of their cosines and sines."""
 
-    homes: tuple[Place, ...]
+    homes: tuple[LabeledValue, ...]
     """Values that hold the rotated channels, nearest to the result first.
 
     Where no value holds them all: the two that hold the first and the second half.
@@ -52,13 +52,13 @@ class Rotation:
 
 
 def match_rotation(
-    sums: Sequence[Sum], places: Sequence[Place], outer: int
+    sums: Sequence[Sum], candidates: Sequence[LabeledValue], outer: int
 ) -> Rotation | str | None:
     """Say what the channels `sums` are a rotation of.
 
     Args:
         sums: The channels in a row.
-        places: Values that may be rotated.
+        candidates: Values that may be rotated.
         outer: How many more axes the value has.
 
     Returns:
@@ -67,31 +67,31 @@ def match_rotation(
     width = sum(is_product(one) for one in sums)
     if width < 2 or width % 2 or not all(is_product(one) for one in sums[:width]):
         return None
-    whole = [place for place in places if is_whole(place, len(sums), outer)]
+    whole = [candidate for candidate in candidates if is_whole(candidate, len(sums), outer)]
     reason: str | None = None
     best: Rotation | None = None
-    for place in whole:
+    for candidate in whole:
         for interleaved in (False, True):
-            found = _angles(sums, place.flat, width, interleaved=interleaved)
+            found = _angles(sums, candidate.flat, width, interleaved=interleaved)
             if isinstance(found, str):
                 reason = found
             elif found is not None:
-                same = tuple(o for o in whole if np.array_equal(o.flat, place.flat))
+                same = tuple(o for o in whole if np.array_equal(o.flat, candidate.flat))
                 made = Rotation(same, *found, width, len(sums), interleaved)
                 # The rotated half of x is x rotated by a right angle: a rotation, too.
                 best = made if best is None or made.negatives < best.negatives else best
                 if not best.negatives:
                     return best
-    return best or reason or _match_halves(sums, places, outer, width)
+    return best or reason or _match_halves(sums, candidates, outer, width)
 
 
 def _match_halves(
-    sums: Sequence[Sum], places: Sequence[Place], outer: int, width: int
+    sums: Sequence[Sum], candidates: Sequence[LabeledValue], outer: int, width: int
 ) -> Rotation | None:
     """Return a rotation of two values that are no parts of a third."""
     if width < len(sums):
         return None
-    halves = [place for place in places if is_whole(place, width // 2, outer)]
+    halves = [candidate for candidate in candidates if is_whole(candidate, width // 2, outer)]
     for first, second in permutations(halves, 2):
         if first.labels != second.labels or len(first.labels) != outer + 1:
             continue
@@ -109,13 +109,13 @@ def is_product(one: Sum) -> bool:
     return any(second for _, second in one)
 
 
-def is_whole(place: Place, channels: int, outer: int) -> bool:
+def is_whole(candidate: LabeledValue, channels: int, outer: int) -> bool:
     """Say whether a value has all axes of the result, each once, and its channels last."""
-    rest = sorted(label for label in place.labels[:outer] if isinstance(label, int))
+    rest = sorted(label for label in candidate.labels[:outer] if isinstance(label, int))
     return (
         rest == list(range(outer))
-        and all(label == CHANNEL for label in place.labels[outer:])
-        and place.flat.size == channels
+        and all(label == CHANNEL for label in candidate.labels[outer:])
+        and candidate.flat.size == channels
     )
 
 

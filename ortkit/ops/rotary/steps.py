@@ -72,7 +72,7 @@ def _is_capped(size: Size, full: Size) -> bool:
     atom = sole_atom(size)
     if atom is None or atom.kind != "min" or full not in atom.args:
         return False
-    return all(one == full or (isinstance(one, int) and one > 1) for one in atom.args)
+    return all(arg == full or (isinstance(arg, int) and arg > 1) for arg in atom.args)
 
 
 def loose(label: Label) -> str:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.ops.rotary.channels import Place
+from ortkit.ops.rotary.channels import LabeledValue
 from ortkit.ops.rotary.functions import ELEMENTWISE
 from ortkit.ops.rotary.steps import CHANNEL
 from ortkit.rewrite.scope import Scope
@@ -41,15 +41,15 @@ class Picked:
         return self.step == 1 and self.count == self.width
 
 
-def picked(places: Sequence[Place], wanted: np.ndarray, rank: int) -> Picked | None:
+def picked(candidates: Sequence[LabeledValue], wanted: np.ndarray, rank: int) -> Picked | None:
     """Return a value that holds the channels `wanted` as its last axis, or among it.
 
     Args:
-        places: Values to choose from.
+        candidates: Values to choose from.
         wanted: Signed atoms, [width / 2].
         rank: Among values as good the one of this rank, or the nearest to it, is taken.
     """
-    found = [one for place in places if (one := _picked_from(place, wanted)) is not None]
+    found = [one for each in candidates if (one := _picked_from(each, wanted)) is not None]
     return min(
         found,
         key=lambda one: (not one.is_whole, one.is_negative, abs(len(one.labels) + 1 - rank)),
@@ -57,9 +57,9 @@ def picked(places: Sequence[Place], wanted: np.ndarray, rank: int) -> Picked | N
     )
 
 
-def _picked_from(place: Place, wanted: np.ndarray) -> Picked | None:
-    flat, rest = place.flat, place.labels[:-1]
-    if place.labels[-1:] != (CHANNEL,) or place.atoms.shape[-1] != flat.size:
+def _picked_from(candidate: LabeledValue, wanted: np.ndarray) -> Picked | None:
+    flat, rest = candidate.flat, candidate.labels[:-1]
+    if candidate.labels[-1:] != (CHANNEL,) or candidate.atoms.shape[-1] != flat.size:
         return None
     if any(isinstance(one, str) and one != CHANNEL and not _is_outer(one) for one in rest):
         return None
@@ -76,7 +76,9 @@ def _picked_from(place: Place, wanted: np.ndarray) -> Picked | None:
         if np.array_equal(-taken if is_negative else taken, wanted):
             # Axes of one channel have length one.
             labels = tuple(None if one == CHANNEL else one for one in rest)
-            return Picked(place.value, labels, start, step, wanted.size, flat.size, is_negative)
+            return Picked(
+                candidate.value, labels, start, step, wanted.size, flat.size, is_negative
+            )
     return None
 
 

@@ -75,7 +75,7 @@ def _drawn(graph: Graph, boxes: Sequence[tuple[_Box, int, Pairs]], edges: Pairs)
         }
         entering, leaving = crossing.get(at, ((), ()))
         layers, routes = layers_of(
-            [*box.nodes, *(~one for one in numbers)],
+            [*box.nodes, *(~number for number in numbers)],
             [(item_of[source], item_of[target]) for source, target in inside],
             [(source, item_of[target]) for source, target in entering],
             [(item_of[source], source) for source in leaving],

@@ -58,9 +58,9 @@ def with_repeats(graph: Graph) -> Graph:
         return graph
     start, period, times = found
     nodes = list(graph.nodes)
-    for place in range(start, start + period * times):
-        at = loose[place]
-        nodes[at] = replace(nodes[at], path=(f"block {(place - start) // period}",))
+    for index in range(start, start + period * times):
+        at = loose[index]
+        nodes[at] = replace(nodes[at], path=(f"block {(index - start) // period}",))
     return replace(graph, nodes=tuple(nodes))
 
 

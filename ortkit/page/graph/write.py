@@ -47,31 +47,31 @@ def _graph(graph: Graph, facts: Facts) -> Mapping[str, object]:
     return {
         "title": graph.title,
         "nodes": {
-            "name": [one.name for one in nodes],
-            "op": _interned(one.op for one in nodes),
-            "title": _interned(one.title for one in nodes),
-            "detail": _interned(one.detail for one in nodes),
-            "family": _interned(one.family for one in nodes),
-            "role": _interned(one.role for one in nodes),
-            "body": _interned(one.body for one in nodes),
-            "fused": [int(one.is_fused) for one in nodes],
-            "inputs": [one.inputs for one in nodes],
-            "outputs": [one.outputs for one in nodes],
-            "attributes": [one.attributes for one in nodes],
+            "name": [node.name for node in nodes],
+            "op": _interned(node.op for node in nodes),
+            "title": _interned(node.title for node in nodes),
+            "detail": _interned(node.detail for node in nodes),
+            "family": _interned(node.family for node in nodes),
+            "role": _interned(node.role for node in nodes),
+            "body": _interned(node.body for node in nodes),
+            "fused": [int(node.is_fused) for node in nodes],
+            "inputs": [node.inputs for node in nodes],
+            "outputs": [node.outputs for node in nodes],
+            "attributes": [node.attributes for node in nodes],
             "facts": [list(facts.get(at, ())) for at in range(len(nodes))],
             "group": graph.group_of,
         },
         "values": {
-            "name": [one.name for one in values],
-            "type": _interned(one.type for one in values),
-            "weight": [int(one.is_weight) for one in values],
+            "name": [value.name for value in values],
+            "type": _interned(value.type for value in values),
+            "weight": [int(value.is_weight) for value in values],
         },
         "edges": {
-            "source": [one.source for one in edges],
-            "target": [one.target for one in edges],
-            "value": [one.value for one in edges],
+            "source": [edge.source for edge in edges],
+            "target": [edge.target for edge in edges],
+            "value": [edge.value for edge in edges],
         },
-        "groups": [_group(one) for one in graph.groups],
+        "groups": [_group(group) for group in graph.groups],
     }
 
 
@@ -82,7 +82,8 @@ def _group(group: Group) -> Mapping[str, object]:
         "parent": group.parent,
         "layers": group.layers,
         "routes": [
-            (one.source, one.target, one.stops[:1], len(one.stops)) for one in group.routes
+            (route.source, route.target, route.stops[:1], len(route.stops))
+            for route in group.routes
         ],
     }
 

@@ -63,7 +63,7 @@ def conform(subject: Subject, options: ConformanceOptions | None = None) -> Conf
         jobs = min(options.jobs or _cores(), len(names))
         more = [stack.enter_context(Bench(subject, options.seconds)) for _ in range(jobs - 1)]
         options.progress("cases")
-        order = {name: place for place, name in enumerate(names)}
+        order = {name: index for index, name in enumerate(names)}
         found = sorted(
             judge_all([first, *more], names, options.count), key=lambda one: order[one.case]
         )

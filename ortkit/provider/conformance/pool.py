@@ -49,8 +49,8 @@ class Worker:
         found = self._process.call(seconds, CaseJudge.judge, case)
         if isinstance(found, Verdict):
             return found
-        taken = round(time.perf_counter() - started, 3)
-        return Verdict(case, "crash", (), _ending(found), taken)
+        elapsed = round(time.perf_counter() - started, 3)
+        return Verdict(case, "crash", (), _ending(found), elapsed)
 
     @property
     def is_alive(self) -> bool:
@@ -139,7 +139,7 @@ def _ending(ended: Ended) -> str:
         case TimedOut(seconds):
             return f"no answer in {seconds:.0f} s"
         case Crashed(number, said):
-            names = {one.value: one.name for one in signal.Signals}
+            names = {Signal.value: Signal.name for Signal in signal.Signals}
             return f"killed by {names.get(number, f'signal {number}')}{said and f': {said}'}"
         case Failed(problem, status):
             return f"exit code {status}: {problem}"

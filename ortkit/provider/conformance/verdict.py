@@ -58,13 +58,13 @@ class Conformance:
     @property
     def counts(self) -> dict[Status, int]:
         """How many cases there are of each status."""
-        found = Counter(one.status for one in self.verdicts)
+        found = Counter(verdict.status for verdict in self.verdicts)
         return {status: found[status] for status in STATUSES}
 
     @property
     def faults(self) -> tuple[Verdict, ...]:
         """Those that the provider is to blame for."""
-        return tuple(one for one in self.verdicts if one.is_fault)
+        return tuple(verdict for verdict in self.verdicts if verdict.is_fault)
 
     def by_operator(self) -> dict[str, Counter[str]]:
         """Return how many cases of each status there are for each operator that was claimed."""
@@ -83,5 +83,5 @@ class Conformance:
             "versions": self.versions,
             "conforms": not self.faults,
             "counts": dict(self.counts),
-            "cases": [asdict(one) for one in self.verdicts],
+            "cases": [asdict(verdict) for verdict in self.verdicts],
         }

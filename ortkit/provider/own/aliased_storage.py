@@ -33,12 +33,12 @@ def choose(wanted: Sequence[TensorSpec], offered: Sequence[TensorSpec]) -> dict[
         for index, carried in enumerate(wanted):
             if index in chosen:
                 continue
-            for place, carrier in enumerate(offered):
-                if place in chosen.values() or not fits(carried, carrier):
+            for position, carrier in enumerate(offered):
+                if position in chosen.values() or not fits(carried, carrier):
                     continue
                 if is_equivalent and elements_of(carried) != elements_of(carrier):
                     continue
-                chosen[index] = place
+                chosen[index] = position
                 break
     return chosen if len(chosen) == len(wanted) else None
 
@@ -48,19 +48,19 @@ def reading(program: Program, carriers: Mapping[int, TensorSpec]) -> Program:
 
     Args:
         program: What is to be changed.
-        carriers: By the place of an input among the tensors, what it is given instead.
+        carriers: By the index of an input among the tensors, what it is given instead.
     """
     added, places = _added(program, carriers)
-    inputs = tuple(places.get(place, place) for place in program.inputs)
+    inputs = tuple(places.get(index, index) for index in program.inputs)
     return replace(program, tensors=added, inputs=inputs, views={**program.views, **places})
 
 
 def writing(program: Program, carriers: Mapping[int, TensorSpec]) -> Program:
     """Return a program that writes some of its outputs into carriers; see `reading`."""
-    roots = {program.root(place): spec for place, spec in carriers.items()}
+    roots = {program.root(index): spec for index, spec in carriers.items()}
     added, places = _added(program, roots)
-    ends = {place: places[program.root(place)] for place in carriers}
-    outputs = tuple(ends.get(place, place) for place in program.outputs)
+    ends = {index: places[program.root(index)] for index in carriers}
+    outputs = tuple(ends.get(index, index) for index in program.outputs)
     return replace(program, tensors=added, outputs=outputs, views={**program.views, **places})
 
 
@@ -68,5 +68,5 @@ def _added(
     program: Program, carriers: Mapping[int, TensorSpec]
 ) -> tuple[tuple[TensorSpec, ...], dict[int, int]]:
     first = len(program.tensors)
-    places = {place: first + index for index, place in enumerate(carriers)}
+    places = {number: first + index for index, number in enumerate(carriers)}
     return (*program.tensors, *carriers.values()), places

@@ -17,7 +17,7 @@ class Step:
     """One kernel.
 
     Args:
-        signature: What it computes.
+        signature: The signature of what it computes.
         inputs: Its inputs in order, as places among the program's tensors.
         outputs: Its outputs likewise.
     """

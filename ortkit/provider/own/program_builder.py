@@ -160,10 +160,10 @@ class ProgramBuilder:
         for value in self.tensors:
             spec = needed(self.specs.get(value) or spec_of(self.scope, value))
             specs.append(spec)
-        made = {place for step in self.steps for place in step.outputs}
+        made = {index for step in self.steps for index in step.outputs}
         if any(self.root(end) not in made for end in ends):
             return Refused("a result has the bytes of what is read")
-        read = [specs[place] for place in self.inputs.values()]
+        read = [specs[index] for index in self.inputs.values()]
         program = Program(
             root.region.kind,
             join_unsolved(read, specs)[1],

@@ -112,7 +112,7 @@ class OrtkitExecutionProvider(ExecutionProvider):
         options = self._options
         model, nodes = graph.to_model(), list(graph)
         # The copy's nodes stand in the order of the graph's.
-        places = {node: place for place, node in enumerate(model.graph)}
+        places = {node: index for index, node in enumerate(model.graph)}
         target = Target("cpu", options.cpu)
         wanted = plan(model, target, options.level, options.kernels, is_ahead=self._is_ahead)
         built = build(wanted, target, options.kernels, options.cache)
@@ -123,8 +123,8 @@ class OrtkitExecutionProvider(ExecutionProvider):
             paying = paying.without_programs(slow_groups(paying.claims, built.library))
         taken = {
             node: name
-            for node, place in places.items()
-            if (name := graph.assigned_to(nodes[place]))
+            for node, index in places.items()
+            if (name := graph.assigned_to(nodes[index]))
         }
         made = paying.without_nodes(taken)
         kept = [_kept(claim, places) for claim in made.claims]

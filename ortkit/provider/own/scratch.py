@@ -25,20 +25,20 @@ class Slots:
     @staticmethod
     def of(program: Program) -> Slots:
         """Give each tensor a slot that nobody needs any more when it is made, or a new one."""
-        given = {program.root(place) for place in (*program.inputs, *program.outputs)}
+        given = {program.root(index) for index in (*program.inputs, *program.outputs)}
         last = {
-            program.root(place): number
+            program.root(index): number
             for number, step in enumerate(program.steps)
-            for place in (*step.outputs, *step.inputs)
+            for index in (*step.outputs, *step.inputs)
         }
         places: dict[int, int] = {}
         sizes: list[Extent] = []
         free: list[int] = []
         for number, step in enumerate(program.steps):
-            for place in map(program.root, step.outputs):
-                if place in given or place in places:
+            for index in map(program.root, step.outputs):
+                if index in given or index in places:
                     continue
-                wanted = bytes_of(program.tensors[place])
+                wanted = bytes_of(program.tensors[index])
                 slot = _fitting(wanted, free, sizes)
                 if slot is None:
                     slot = len(sizes)
@@ -46,9 +46,9 @@ class Slots:
                 else:
                     free.remove(slot)
                     sizes[slot] = _larger(sizes[slot], wanted)
-                places[place] = slot
+                places[index] = slot
             # Only now: no kernel writes where it still reads.
-            free += [slot for place, slot in places.items() if last[place] == number]
+            free += [slot for index, slot in places.items() if last[index] == number]
         return Slots(places, sizes)
 
 

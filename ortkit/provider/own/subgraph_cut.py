@@ -42,7 +42,7 @@ class Cuts:
         graph = model.graph
         self._model = model
         self._nodes = list(graph)
-        self._place = {node: place for place, node in enumerate(self._nodes)}
+        self._place = {node: index for index, node in enumerate(self._nodes)}
         self._values = {
             value.name: value for node in self._nodes for value in node.outputs if value.name
         }
@@ -52,9 +52,9 @@ class Cuts:
         self._kept = {value for value in graph.outputs if value is not None}
         self._reads = [tuple(captured_values(node)) for node in self._nodes]
         self._readers: dict[ir.Value, list[int]] = {}
-        for place, values in enumerate(self._reads):
+        for index, values in enumerate(self._reads):
             for value in values:
-                self._readers.setdefault(value, []).append(place)
+                self._readers.setdefault(value, []).append(index)
                 if value.name and value.producer() is None:
                     self._entering.setdefault(value.name, value)
 
@@ -82,8 +82,8 @@ class Cuts:
         if kept := [value for value in wanted if not self._leaves(value, inside)]:
             return Refused(f"{kept[0].name!r} is read by none but this region")
         read: dict[ir.Value, None] = {}
-        for place in inside:
-            for value in self._reads[place]:
+        for index in inside:
+            for value in self._reads[index]:
                 if self._maker(value) not in inside and not is_constant(value, self._model):
                     read[value] = None
         if missing := [value for value in given if value not in read]:
@@ -92,11 +92,11 @@ class Cuts:
             )
         if (back := self._way_back(inside, read)) is not None:
             return Refused(f"{back!r} is made from a result of the region, and read by it")
-        return Cut(tuple(self._nodes[place] for place in inside), tuple(read), tuple(wanted))
+        return Cut(tuple(self._nodes[index] for index in inside), tuple(read), tuple(wanted))
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
         """Return the nodes that read a value, or hold a graph that does."""
-        return [self._nodes[place] for place in self._readers.get(value, ())]
+        return [self._nodes[index] for index in self._readers.get(value, ())]
 
     def places(self, nodes: Iterable[ir.Node]) -> list[int]:
         """Return the numbers of nodes, by which `feeders` calls them."""
@@ -106,8 +106,8 @@ class Cuts:
         """Return for each node those that make what it reads."""
         makers = ([self._maker(value) for value in values] for values in self._reads)
         return {
-            place: [maker for maker in each if maker is not None]
-            for place, each in enumerate(makers)
+            index: [maker for maker in each if maker is not None]
+            for index, each in enumerate(makers)
         }
 
     def _maker(self, value: ir.Value) -> int | None:
@@ -124,19 +124,19 @@ class Cuts:
         """
         inside: set[int] = set()
         leaving = set(wanted)
-        seen = {place for value in wanted if (place := self._maker(value)) is not None}
-        pending = [-place for place in seen]
+        seen = {index for value in wanted if (index := self._maker(value)) is not None}
+        pending = [-index for index in seen]
         heapq.heapify(pending)
         while pending:
-            place = -heapq.heappop(pending)
-            node = self._nodes[place]
+            index = -heapq.heappop(pending)
+            node = self._nodes[index]
             reason = self._open(node, inside, given, leaving)
             if reason is not None:
                 if any(value in leaving for value in node.outputs):
                     return Refused(reason)
                 continue  # computed as before, and read from there
-            inside.add(place)
-            for value in self._reads[place]:
+            inside.add(index)
+            for value in self._reads[index]:
                 maker = self._maker(value)
                 if value not in given and maker is not None and maker not in seen:
                     seen.add(maker)

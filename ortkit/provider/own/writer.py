@@ -49,18 +49,18 @@ class ProgramWriter:
             f"{c_text(f'a kernel of {given} inputs and {made} outputs is given others')});",
             f"char* data[{len(self.program.tensors)}];",
         ]
-        for index, place in enumerate(self.program.inputs):
-            rank = len(self.program.tensors[place].shape)
-            name = self.program.tensors[place].name
+        for index, number in enumerate(self.program.inputs):
+            rank = len(self.program.tensors[number].shape)
+            name = self.program.tensors[number].name
             reason = c_text(f"input '{name}' is absent or not of rank {rank}")
             lines += [
                 f"if (context->inputs[{index}].element_type == 0 || "
                 f"context->inputs[{index}].tensor.rank != {rank}) "
                 f"return context->fail(context, {_INVALID}, {reason});",
-                *self._check_type(f"context->inputs[{index}]", place),
+                *self._check_type(f"context->inputs[{index}]", number),
                 f"const int64_t* const x{index} = context->inputs[{index}].tensor.dims;",
                 f"(void)x{index};",
-                f"data[{place}] = (char*)context->inputs[{index}].tensor.data;",
+                f"data[{number}] = (char*)context->inputs[{index}].tensor.data;",
             ]
         return lines
 
@@ -77,9 +77,9 @@ class ProgramWriter:
         ]
         return lines
 
-    def _check_type(self, view: str, place: int) -> list[str]:
+    def _check_type(self, view: str, index: int) -> list[str]:
         """Refuse another element type: a model may name a library that was made for another."""
-        spec = self.program.tensors[place]
+        spec = self.program.tensors[index]
         reason = c_text(f"'{spec.name}' is not of {spec.dtype}, as it was in the model")
         return [
             f"if ({view}.element_type != {_element_type(spec.dtype)}) "
@@ -119,13 +119,13 @@ class ProgramWriter:
         lines += [f"data[{place}] = data[{program.root(place)}];" for place in program.views]
         return lines
 
-    def _dims(self, place: int) -> list[str]:
-        return [self.sizes.known(extent) for extent in dims_of(self.program.tensors[place])]
+    def _dims(self, index: int) -> list[str]:
+        return [self.sizes.known(extent) for extent in dims_of(self.program.tensors[index])]
 
     def _step(self, number: int, step: Step) -> list[str]:
         specs = (*step.signature.inputs, *step.signature.outputs)
         symbols = symbols_of(specs)
-        places = ", ".join(f"data[{place}]" for place in (*step.inputs, *step.outputs))
+        places = ", ".join(f"data[{position}]" for position in (*step.inputs, *step.outputs))
         given = ", ".join(self.sizes.known(Extent(1, (symbol,))) for symbol in symbols)
         kernel = self.kernels[step.signature.key]
         # The launch calls sizes by their places; see `Launch`.

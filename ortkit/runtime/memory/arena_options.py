@@ -89,7 +89,7 @@ def measure_options(
     progress("options: default")
     first = measure_point(base)
     variants = list(_variants(base, first, folder))
-    points: dict[str, list[Point]] = {one.name: [] for one in variants}
+    points: dict[str, list[Point]] = {variant.name: [] for variant in variants}
     problems: dict[str, str] = {}
     for number in range(rounds):
         for one in variants:
@@ -100,7 +100,10 @@ def measure_options(
                 points[one.name].append(measure_point(one.plan))
             except OrtkitError as error:
                 problems[one.name] = error.problem
-    effects = tuple(_effect(one, points[one.name], problems.get(one.name, "")) for one in variants)
+    effects = tuple(
+        _effect(variant, points[variant.name], problems.get(variant.name, ""))
+        for variant in variants
+    )
     # The system counts what is resident; of a device's memory, what the arena took is known.
     memory = "held" if first.last.arena("Cuda") is not None else "resident"
     return ArenaOptions(effects, _advice(effects, memory), rounds)
@@ -202,16 +205,18 @@ def _effect(variant: _Variant, points: list[Point], problem: str) -> OptionEffec
     if problem or not points:
         return OptionEffect(variant.name, variant.what, None, None, None, None, problem)
     residents = [
-        one.peak_resident - one.before.resident for one in points if one.peak_resident is not None
+        point.peak_resident - point.before.resident
+        for point in points
+        if point.peak_resident is not None
     ]
-    held = [one.held for one in points if one.held is not None]
+    held = [point.held for point in points if point.held is not None]
     return OptionEffect(
         name=variant.name,
         what=variant.what,
         held=int(median(held)) if held else None,
         resident=_range(residents),
-        run_ms=_range([one.run_ms for one in points]),
-        load_ms=_range([1e3 * one.load_seconds for one in points]),
+        run_ms=_range([point.run_ms for point in points]),
+        load_ms=_range([1e3 * point.load_seconds for point in points]),
         problem="",
     )
 
@@ -222,9 +227,11 @@ def _range(values: list[float] | list[int]) -> Range | None:
 
 def _advice(effects: tuple[OptionEffect, ...], memory: str = "resident") -> tuple[str, ...]:
     """Name what gains most memory and most time; `memory` is the field that says how much."""
-    by_name = {one.name: one for one in effects}
+    by_name = {effect.name: effect for effect in effects}
     base, two = by_name[DEFAULT], by_name.get(TWO)
-    single = [one for one in effects if one is not base and not one.name.startswith(TWO)]
+    single = [
+        effect for effect in effects if effect is not base and not effect.name.startswith(TWO)
+    ]
     lines = []
     for measure in (memory, "run_ms"):
         gains = [(gain, one) for one in single if (gain := _gain(base, one, measure)) > 0]

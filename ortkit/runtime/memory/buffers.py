@@ -143,7 +143,7 @@ class Replay:
     @property
     def _dead(self) -> list[Buffer]:
         """Allocations without a tensor that is needed, the one that died last at the end."""
-        dead = [one for one in self.buffers if not one.live]
+        dead = [buffer for buffer in self.buffers if not buffer.live]
         return sorted(dead, key=lambda one: one.died)
 
 
@@ -155,14 +155,14 @@ def _with_sum(buffers: Sequence[Buffer], total: int) -> list[Buffer] | None:
         nonlocal steps
         if left == 0:
             return []
-        for place in range(start, len(buffers)):
+        for index in range(start, len(buffers)):
             steps += 1
             if steps > _MOST_STEPS:
                 return None
-            if buffers[place].bytes <= left:
-                rest = search(place + 1, left - buffers[place].bytes)
+            if buffers[index].bytes <= left:
+                rest = search(index + 1, left - buffers[index].bytes)
                 if rest is not None:
-                    return [buffers[place], *rest]
+                    return [buffers[index], *rest]
         return None
 
     return search(0, total)
@@ -171,10 +171,10 @@ def _with_sum(buffers: Sequence[Buffer], total: int) -> list[Buffer] | None:
 def _fitting(buffers: Sequence[Buffer], total: int) -> list[Buffer]:
     """Return as many of them as fit into `total`."""
     fitting, left = [], total
-    for one in buffers:
-        if one.bytes <= left:
-            fitting.append(one)
-            left -= one.bytes
+    for buffer in buffers:
+        if buffer.bytes <= left:
+            fitting.append(buffer)
+            left -= buffer.bytes
     return fitting
 
 
@@ -194,10 +194,10 @@ def last_uses(
     """
     dying: list[set[str]] = [set() for _ in order]
     seen = set(kept)
-    for place in range(len(order) - 1, -1, -1):
-        reads, makes = order[place]
+    for index in range(len(order) - 1, -1, -1):
+        reads, makes = order[index]
         for name in (*reads, *makes):
             if name not in seen:
                 seen.add(name)
-                dying[place].add(name)
+                dying[index].add(name)
     return dying

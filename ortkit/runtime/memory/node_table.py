@@ -83,6 +83,6 @@ class NodeMemory:
     def to_json(self) -> Mapping[str, object]:
         """Return the fields as JSON types."""
         return {
-            "nodes": [{**asdict(one), "during": one.during} for one in self.nodes],
-            "peaks": [asdict(one) for one in self.peaks],
+            "nodes": [{**asdict(node), "during": node.during} for node in self.nodes],
+            "peaks": [asdict(peak) for peak in self.peaks],
         }

@@ -37,10 +37,10 @@ def read_node_memory(traced: Mapping[str, Any]) -> NodeMemory | Unavailable:
     except OrtkitError as error:
         return Unavailable("nodes", error.problem)
     # In the file nodes stand in the order of their ends, which is that of their peaks too.
-    events = [one for one in trace.nodes if one.run == 0]
+    events = [node for node in trace.nodes if node.run == 0]
     if not events:
         return Unavailable("nodes", "no node ran")
-    counted = [one for one in events if one.memory is not None]
+    counted = [event for event in events if event.memory is not None]
     if not counted:
         why = "the arena is turned off, and nothing else counts"
         if traced["peaks"]:
@@ -132,19 +132,19 @@ def _uses(own: Sequence[_Placed], peak: int, *, is_nested: bool) -> list[NodeUse
 
 
 def _peak(own: Sequence[_Placed], uses: Sequence[NodeUse], model: ir.Model | None) -> Peak:
-    raised = [place for place, use in enumerate(uses) if use.workspace is not None]
+    raised = [index for index, use in enumerate(uses) if use.workspace is not None]
     if raised:
         # Each of them raised it above all before, so the last was the highest.
         top = raised[-1]
         most = _memory(own[top][0]).peak
     else:
-        top = max(range(len(own)), key=lambda place: _memory(own[place][0]).in_use)
+        top = max(range(len(own)), key=lambda index: _memory(own[index][0]).in_use)
         most = _memory(own[top][0]).in_use
     event = own[top][0]
     begin = uses[0].before
     buffers = [] if model is None else _replayed(own[: top + 1], own, model)
     tensors = [_tensor(buffer) for buffer in sorted(buffers, key=lambda one: -one.bytes)]
-    tensor_bytes = sum(one.bytes for one in tensors)
+    tensor_bytes = sum(tensor.bytes for tensor in tensors)
     workspace = uses[top].workspace
     return Peak(
         provider=event.provider,
@@ -187,9 +187,9 @@ def _steps(until: Sequence[_Placed], whole: Sequence[_Placed], model: ir.Model) 
     kept = set(_names(model.graph.outputs))
     dying = last_uses(order, kept)
     count = sum(1 for _, node in until if node is not None)
-    for place, (event, node) in enumerate(ran[:count]):
+    for index, (event, node) in enumerate(ran[:count]):
         after = _memory(event).in_use
-        following = ran[place + 1][0] if place + 1 < len(ran) else None
+        following = ran[index + 1][0] if index + 1 < len(ran) else None
         freed = 0
         if following is not None:
             memory = _memory(following)
@@ -199,7 +199,7 @@ def _steps(until: Sequence[_Placed], whole: Sequence[_Placed], model: ir.Model) 
             op=event.op,
             inputs=tuple(_names(node.inputs)),
             outputs=() if event.op in _COPIES else tuple(_sizes(event, node)),
-            dying=frozenset(dying[place]),
+            dying=frozenset(dying[index]),
             allocated=_memory(event).in_use_delta,
             requested=_memory(event).requested_delta,
             freed=freed,

@@ -120,7 +120,7 @@ def measure_stages(job: PointJob) -> Stages:
             loaded = _reports(sessions)
             runs = [_runner(ort, session, feeds, plan) for session in sessions]
             reset_peak()
-            taken = [_timed(run) for run in runs]
+            elapsed = [_timed(run) for run in runs]
             first = _reports(sessions)
             reset_peak()
             run_seconds = _repeated(runs, plan.seconds)
@@ -129,7 +129,7 @@ def measure_stages(job: PointJob) -> Stages:
     with _explained(RunError, plan.model):
         trace = None if job.trace is None else _traced(plan, job.trace, feeds)
     return Stages(
-        before, peak_is_reset, load_seconds, loaded, tuple(notes), *taken[0], first,
+        before, peak_is_reset, load_seconds, loaded, tuple(notes), *elapsed[0], first,
         tuple(run_seconds), last, trace,
     )  # fmt: skip
 
@@ -189,9 +189,9 @@ def _timed(run: Callable[[], Any]) -> tuple[float, int]:
     """Return the seconds of a run and the bytes of its outputs."""
     started = time.perf_counter()
     outputs = run()
-    taken = time.perf_counter() - started
+    elapsed = time.perf_counter() - started
     values = outputs.values() if isinstance(outputs, Mapping) else outputs
-    return taken, sum(_bytes(one) for one in values)
+    return elapsed, sum(_bytes(value) for value in values)
 
 
 def _bytes(value: Any) -> int:
@@ -203,14 +203,14 @@ def _bytes(value: Any) -> int:
 
 
 def _repeated(runs: list[Callable[[], Any]], seconds: float) -> list[float]:
-    taken: list[float] = []
+    elapsed: list[float] = []
     until = time.perf_counter() + seconds
-    while len(taken) < _MOST_RUNS and (not taken or time.perf_counter() < until):
+    while len(elapsed) < _MOST_RUNS and (not elapsed or time.perf_counter() < until):
         for run in runs:
             started = time.perf_counter()
             run()
-            taken.append(time.perf_counter() - started)
-    return taken
+            elapsed.append(time.perf_counter() - started)
+    return elapsed
 
 
 def _traced(plan: PointPlan, folder: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,9 +233,9 @@ def _traced(plan: PointPlan, folder: Path, feeds: Mapping[str, Any]) -> dict[str
         problem = f"ONNX Runtime does not save the graph that it runs: {error.problem}"
     with session:
         peaks = {
-            _PROVIDERS[one.memory]: one.peak
-            for one in report_of(session).arenas
-            if one.memory in _PROVIDERS
+            _PROVIDERS[arena.memory]: arena.peak
+            for arena in report_of(session).arenas
+            if arena.memory in _PROVIDERS
         }
         session.run(feeds)
         trace = session.onnxruntime.end_profiling()

@@ -35,14 +35,14 @@ class MemoryReport:
 
     def arena(self, memory: str) -> Arena | None:
         """Return the arena of this memory ("Cpu", "Cuda", "CudaPinned"), None if there is none."""
-        return next((one for one in self.arenas if one.memory == memory), None)
+        return next((arena for arena in self.arenas if arena.memory == memory), None)
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as JSON types."""
         return {
-            "arenas": [one.to_json() for one in self.arenas],
+            "arenas": [arena.to_json() for arena in self.arenas],
             "process": None if self.process is None else self.process.to_json(),
-            "devices": [one.to_json() for one in self.devices],
+            "devices": [device.to_json() for device in self.devices],
             "unavailable": to_json(self.unavailable),
         }
 

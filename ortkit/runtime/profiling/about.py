@@ -19,11 +19,11 @@ def about_trace(trace: Trace, model: object = None) -> About:
     """Return what a trace and the model's path say.
 
     Args:
-        trace: As read.
+        trace: The trace, as read from its file.
         model: A path; anything else is a model in memory, which has no name.
     """
     path = Path(model) if isinstance(model, str | os.PathLike) else None
-    seen = {one.provider: None for one in trace.nodes.signatures if one.provider}
+    seen = {signature.provider: None for signature in trace.nodes.signatures if signature.provider}
     return About(
         model=None if path is None else str(path),
         sha256=None if path is None else sha256_of(path),
@@ -38,7 +38,7 @@ def about_runs(
     """Return what is known of runs that were made here.
 
     Args:
-        trace: As read.
+        trace: The trace, as read from its file.
         model: What the session was made from.
         version: ONNX Runtime's.
         feeds: The inputs.

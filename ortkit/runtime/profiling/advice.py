@@ -252,22 +252,22 @@ class _Adviser:
         return max(0.0, row.own_us - self.tracing_us * row.calls)
 
     def _us(self, rows: Iterable[int]) -> str:
-        taken = sum(map(self._row_us, rows))
-        return f"{taken:,.0f} µs ({taken / self.run_us:.1%} of a run)"
+        elapsed = sum(map(self._row_us, rows))
+        return f"{elapsed:,.0f} µs ({elapsed / self.run_us:.1%} of a run)"
 
     def _ops(self, rows: Sequence[int]) -> str:
-        taken: dict[str, float] = {}
+        elapsed: dict[str, float] = {}
         for at in rows:
             op = self.rows[at].op
-            taken[op] = taken.get(op, 0.0) + self._row_us(at)
-        ordered = sorted(taken, key=lambda op: -taken[op])
+            elapsed[op] = elapsed.get(op, 0.0) + self._row_us(at)
+        ordered = sorted(elapsed, key=lambda op: -elapsed[op])
         return ", ".join(ordered[:4]) + (", ..." if len(ordered) > 4 else "")
 
     def _advice(
         self, title: str, detail: str, rows: Sequence[int], *, gain: float | None = None
     ) -> Advice:
-        taken = sum(map(self._row_us, rows)) if gain is None else gain
-        return Advice(title, detail, tuple(rows), min(taken, self.run_us))
+        elapsed = sum(map(self._row_us, rows)) if gain is None else gain
+        return Advice(title, detail, tuple(rows), min(elapsed, self.run_us))
 
 
 def _is_timed(row: Row) -> bool:

@@ -72,10 +72,10 @@ def _tasks(nodes: NodeEvents, index: int) -> dict[int, int] | None:
 def _balance(sums: _Sums) -> Balance | None:
     if not sums.calls:
         return None
-    taken = max(1, sums.taken_us)
+    elapsed = max(1, sums.taken_us)
     return Balance(
         parallel=sums.parallel / sums.calls,
-        waiting=min(1.0, sums.wait_us / taken),
-        handing_out=min(1.0, sums.handing_us / taken),
+        waiting=min(1.0, sums.wait_us / elapsed),
+        handing_out=min(1.0, sums.handing_us / elapsed),
         tasks=tuple(sums.tasks[thread] for thread in sorted(sums.tasks)),
     )

@@ -43,7 +43,7 @@ def profile_of(
     """Add up a trace.
 
     Args:
-        trace: As read.
+        trace: The trace, as read from its file.
         context: What else is known.
         warmup: How many runs at its start are left out.
         quiet_half: Whether only the faster half of the others counts, which other processes
@@ -157,7 +157,7 @@ class _Build:
         for at, number in enumerate(self.order):
             most = by_row[at][0][0]
             signature, held = self.nodes.signatures[most], int(self.all_rows.holder[number])
-            taken = _taken(signature.provider, float(own[at]), device, at)
+            elapsed = _taken(signature.provider, float(own[at]), device, at)
             rows.append(
                 Row(
                     name=signature.name,
@@ -175,7 +175,7 @@ class _Build:
                     outputs=signature.outputs,
                     shapes=len(by_row[at]),
                     output_bytes=signature.output_bytes,
-                    work=work_of(works[at], taken, self._peaks(signature.provider), weights),
+                    work=work_of(works[at], elapsed, self._peaks(signature.provider), weights),
                     balance=waiting[at],
                     device_us=None if device is None else float(device[at]),
                     copies_us=None if copies is None else float(copies[at]),

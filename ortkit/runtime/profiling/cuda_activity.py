@@ -296,9 +296,9 @@ def plain_name(mangled: str) -> str:
 def _without_parameters(name: str) -> str:
     """Cut the last parenthesis outside of template arguments, which is that of the parameters."""
     depth = 0
-    for place, letter in enumerate(name):
+    for index, letter in enumerate(name):
         if letter in "<>":
             depth += 1 if letter == "<" else -1
-        elif letter == "(" and depth == 0 and not name.startswith("(anonymous namespace)", place):
-            return name[:place]
+        elif letter == "(" and depth == 0 and not name.startswith("(anonymous namespace)", index):
+            return name[:index]
     return name

@@ -107,7 +107,7 @@ class ProfileDiff:
             "speedup": self.speedup.to_json(),
             "matched_by": self.matched_by,
             "in_turns": self.in_turns,
-            "changes": [one.to_json() for one in self.changes],
+            "changes": [change.to_json() for change in self.changes],
             "notes": list(self.notes),
         }
 
@@ -135,8 +135,8 @@ def diff_profiles(
         notes: What else is to be said.
     """
     matches = match(
-        [(one.name, one.origins) for one in before.nodes],
-        [(one.name, one.origins) for one in after.nodes],
+        [(node.name, node.origins) for node in before.nodes],
+        [(node.name, node.origins) for node in after.nodes],
         alignment,
     )
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(matches))
@@ -153,7 +153,7 @@ def diff_profiles(
         for at, one in enumerate(matches)
     ]
     launching = sorted(
-        {one.provider for side in (before, after) for one in side.nodes} & ASYNCHRONOUS
+        {node.provider for side in (before, after) for node in side.nodes} & ASYNCHRONOUS
     )
     if launching:
         notes = [

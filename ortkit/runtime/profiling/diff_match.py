@@ -68,7 +68,7 @@ class _Joined:
         return one
 
     def join(self, *members: object) -> None:
-        roots = [self.root(one) for one in members]
+        roots = [self.root(member) for member in members]
         for root in roots[1:]:
             self._parents[self.root(root)] = self.root(roots[0])
 

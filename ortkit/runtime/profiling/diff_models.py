@@ -86,7 +86,7 @@ def diff_models(
         plans: Their sessions.
         feeds: Inputs of both: a folder of tensors or an npz file.
         folder: For what is written meanwhile.
-        options: How.
+        options: Settings of both sessions, and how many runs are traced.
 
     Raises:
         ModelError: One is no valid model.

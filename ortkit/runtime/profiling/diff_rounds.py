@@ -68,12 +68,12 @@ def trace_interleaved(
     found: tuple[list[Traced], list[Traced]] = ([], [])
     for number in range(processes):
         progress(f"trace interleaved, {number + 1} of {processes}")
-        place = folder / f"traces{number}"
-        place.mkdir()
+        run_folder = folder / f"traces{number}"
+        run_folder.mkdir()
         with contextlib.ExitStack() as stack:
             sessions = [
                 stack.enter_context(
-                    _Session(plan, place / side, timeout_seconds, graph=number == 0)
+                    _Session(plan, run_folder / side, timeout_seconds, graph=number == 0)
                 )
                 for side, plan in zip("ab", plans, strict=True)
             ]
@@ -86,9 +86,9 @@ def trace_interleaved(
 
 
 def _rounds(sessions: Sequence[_Session], runs: int, *, start: int) -> None:
-    for one in sessions:
-        one.turn(0, _WARMUP_RUNS)
-    settle = 1 if min(one.seconds for one in sessions) < _SHORT_RUN_SECONDS else 0
+    for session in sessions:
+        session.turn(0, _WARMUP_RUNS)
+    settle = 1 if min(session.seconds for session in sessions) < _SHORT_RUN_SECONDS else 0
     done = 0
     while done < runs:
         count = min(_RUNS_OF_A_TURN, runs - done)

@@ -97,9 +97,9 @@ def _speedup(before: Side, after: Side) -> Speedup:
     assert first["median"] is not None and second["median"] is not None
     ratio = first["median"] / max(second["median"], 1e-9)
     bounds = first["low"], first["high"], second["low"], second["high"]
-    if any(one is None for one in bounds):
+    if any(bound is None for bound in bounds):
         return Speedup(ratio, None, None, CONFIDENCE, "not known")
-    low, high, other_low, other_high = (max(one or 0.0, 1e-9) for one in bounds)
+    low, high, other_low, other_high = (max(bound or 0.0, 1e-9) for bound in bounds)
     least, most = low / other_high, high / other_low
     direction: Direction = "faster" if least > 1 else "slower" if most < 1 else "no difference"
     return Speedup(ratio, least, most, CONFIDENCE, direction)

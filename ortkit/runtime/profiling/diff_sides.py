@@ -53,11 +53,11 @@ def side_of_traces(
     place = {key: at for at, key in enumerate(_keys(first.rows))}
     times = []
     for one, profile in zip(traced, profiles, strict=True):
-        taken = _of_counted(profile, one.counted)
-        ordered = np.zeros((len(first.rows), taken.shape[1]))
+        elapsed = _of_counted(profile, one.counted)
+        ordered = np.zeros((len(first.rows), elapsed.shape[1]))
         for at, key in enumerate(_keys(profile.rows)):
             if key in place:
-                ordered[place[key]] = taken[at]
+                ordered[place[key]] = elapsed[at]
         times.append(ordered)
     together = np.hstack(times)
     return Side(

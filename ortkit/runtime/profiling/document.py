@@ -81,7 +81,7 @@ def _times(given: Mapping[str, Any] | None) -> Times | None:
 
 
 def _overall(given: Mapping[str, Any]) -> Overall:
-    known = {one.name: given[one.name] for one in fields(Overall)}
+    known = {field.name: given[field.name] for field in fields(Overall)}
     return Overall(
         **{**known, "profiled": Times(**known["profiled"]), "plain": _times(known["plain"])}
     )

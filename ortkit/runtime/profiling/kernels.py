@@ -23,6 +23,6 @@ def kernel_rows(trace: Trace, counted: npt.NDArray[np.int64]) -> tuple[KernelRow
     for key, each in events.items():
         sizes = [one.bytes for one in each if one.bytes is not None]
         moved = round(sum(sizes) / len(runs)) if sizes else None
-        calls, taken = len(each) / len(runs), sums[key] / len(runs)
-        rows.append(KernelRow(*key, calls, taken, sums[key] / whole, moved))
+        calls, elapsed = len(each) / len(runs), sums[key] / len(runs)
+        rows.append(KernelRow(*key, calls, elapsed, sums[key] / whole, moved))
     return tuple(sorted(rows, key=lambda one: -one.us))

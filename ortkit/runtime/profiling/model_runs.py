@@ -137,10 +137,10 @@ def _plain(run: Callable[[], object], runs: int, seconds: float) -> list[float]:
     """Return the microseconds of runs without tracing, in no more time than those with it."""
     for _ in range(_SETTLING):
         run()
-    taken: list[float] = []
+    elapsed: list[float] = []
     until = time.perf_counter() + seconds
-    while not taken or (len(taken) < runs and time.perf_counter() < until):
+    while not elapsed or (len(elapsed) < runs and time.perf_counter() < until):
         started = time.perf_counter()
         run()
-        taken.append(1e6 * (time.perf_counter() - started))
-    return taken
+        elapsed.append(1e6 * (time.perf_counter() - started))
+    return elapsed

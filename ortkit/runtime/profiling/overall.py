@@ -23,7 +23,7 @@ def overall_of(
     """Say where the time of a run goes.
 
     Args:
-        trace: As read.
+        trace: The trace, as read from its file.
         counted: Which runs count.
         gaps: Between their nodes.
         run_times: [rows, runs] own time of each node in each run.
@@ -34,9 +34,9 @@ def overall_of(
     copies: float | None = None
     if context.device_times:
         chosen = set(counted.tolist())
-        events = [one for one in trace.kernels if one.run in chosen]
+        events = [kernel for kernel in trace.kernels if kernel.run in chosen]
         device = busy_us(events) / runs
-        copies = sum(one.duration_us for one in events if one.kind == "copy") / runs
+        copies = sum(event.duration_us for event in events if event.kind == "copy") / runs
     plain = context.plain_us
     durations = np.array([trace.runs[run].duration_us for run in counted], np.float64)
     near = _near_median(durations)
@@ -74,7 +74,10 @@ def _peak(trace: Trace, counted: Numbers) -> int | None:
         return None
     providers: dict[str, int] = {}
     number = np.array(
-        [providers.setdefault(one.provider, len(providers)) for one in nodes.signatures]
+        [
+            providers.setdefault(signature.provider, len(providers))
+            for signature in nodes.signatures
+        ]
     )
     arena = number[nodes.signature[events]]
     return int(sum(in_use[arena == one].max() for one in np.unique(arena)))

@@ -75,12 +75,12 @@ def _nodes(profile: Profile, trace: Trace) -> Iterator[Event]:
     columns = (nodes.signature, nodes.start_us, taken_us, nodes.thread, nodes.run)
     row_of = np.full(len(nodes), -1) if profile.row_of is None else profile.row_of
     listed = zip(*(column.tolist() for column in columns), row_of.tolist(), strict=True)
-    for number, start, taken, thread, run, row in listed:
+    for number, start, elapsed, thread, run, row in listed:
         signature = nodes.signatures[number]
         args = {**described[number], "run": run}
         if row >= 0 and rows[row].origins:
             args["stands for"] = list(rows[row].origins)
-        yield _slice(signature.name, signature.op, start, taken, thread, args)
+        yield _slice(signature.name, signature.op, start, elapsed, thread, args)
 
 
 def _within(trace: Trace) -> npt.NDArray[np.int64]:
@@ -107,7 +107,7 @@ def _memory(trace: Trace) -> Iterator[Event]:
     in_use, held = nodes.memory("in_use", everything), nodes.memory("held", everything)
     if in_use is None or held is None:
         return
-    providers = [one.provider for one in nodes.signatures]
+    providers = [signature.provider for signature in nodes.signatures]
     ends = nodes.start_us + nodes.duration_us
     for index in np.argsort(ends, kind="stable").tolist():
         provider = providers[nodes.signature[index]].removesuffix("ExecutionProvider")
@@ -149,8 +149,8 @@ def _described(signature: NodeSignature) -> dict[str, object]:
     return {
         "op": signature.op,
         "provider": signature.provider,
-        "inputs": [_text(one) for one in signature.inputs],
-        "outputs": [_text(one) for one in signature.outputs],
+        "inputs": [_text(spec) for spec in signature.inputs],
+        "outputs": [_text(spec) for spec in signature.outputs],
     }
 
 
@@ -159,11 +159,11 @@ def _text(tensor: TensorShape) -> str:
 
 
 def _slice(
-    name: str, category: str, start: int, taken: int, thread: int, args: Mapping[str, object]
+    name: str, category: str, start: int, elapsed: int, thread: int, args: Mapping[str, object]
 ) -> Event:
     return {
         "name": name, "cat": category, "ph": "X", "pid": _HOST, "tid": thread, "ts": start,
-        "dur": taken, "args": args,
+        "dur": elapsed, "args": args,
     }  # fmt: skip
 
 

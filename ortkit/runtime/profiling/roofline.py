@@ -33,10 +33,10 @@ def work_of(
     """
     flops = _total((count, one.flops) for count, one in calls)
     moved = _total((count, one.bytes_moved) for count, one in calls)
-    taken = taken_us or 0.0
+    elapsed = taken_us or 0.0
     least, bound = _least(calls, peaks, weight_bytes)
     attained = least / taken_us if least is not None and taken_us else None
-    return Work(flops, moved, _rate(flops, taken), _rate(moved, taken), bound, attained, least)
+    return Work(flops, moved, _rate(flops, elapsed), _rate(moved, elapsed), bound, attained, least)
 
 
 def summed(rows: Sequence[tuple[Work, float | None]]) -> tuple[Work, int]:
@@ -45,13 +45,15 @@ def summed(rows: Sequence[tuple[Work, float | None]]) -> tuple[Work, int]:
     Args:
         rows: Each with its time in a run.
     """
-    known = [(work, taken) for work, taken in rows if work.flops is not None]
-    moving = [(work, taken) for work, taken in rows if work.bytes_moved is not None]
+    known = [(work, elapsed) for work, elapsed in rows if work.flops is not None]
+    moving = [(work, elapsed) for work, elapsed in rows if work.bytes_moved is not None]
     flops = sum(work.flops or 0 for work, _ in known) if known else None
     moved = sum(work.bytes_moved or 0 for work, _ in moving) if moving else None
-    least = [(work.least_us, taken) for work, taken in rows if work.least_us is not None and taken]
+    least = [
+        (work.least_us, elapsed) for work, elapsed in rows if work.least_us is not None and elapsed
+    ]
     least_us = sum(one for one, _ in least) if least else None
-    taken_us = sum(taken or 0.0 for _, taken in least)
+    taken_us = sum(elapsed or 0.0 for _, elapsed in least)
     bounds: dict[Bound, float] = {}
     for work, _ in rows:
         if work.bound is not None:
@@ -60,8 +62,8 @@ def summed(rows: Sequence[tuple[Work, float | None]]) -> tuple[Work, int]:
     total = Work(
         flops,
         moved,
-        _rate(flops, sum(taken or 0.0 for _, taken in known)),
-        _rate(moved, sum(taken or 0.0 for _, taken in moving)),
+        _rate(flops, sum(elapsed or 0.0 for _, elapsed in known)),
+        _rate(moved, sum(elapsed or 0.0 for _, elapsed in moving)),
         most[-1] if most else None,
         least_us / taken_us if least_us is not None and taken_us else None,
         least_us,

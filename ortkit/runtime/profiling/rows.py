@@ -35,8 +35,10 @@ def rows_of(nodes: NodeEvents, holder: Numbers) -> Rows:
     names: dict[tuple[str, int | None, str, str], int] = {}
     same = np.array(
         [
-            names.setdefault((one.name, one.index, one.op, one.provider), len(names))
-            for one in nodes.signatures
+            names.setdefault(
+                (signature.name, signature.index, signature.op, signature.provider), len(names)
+            )
+            for signature in nodes.signatures
         ],
         np.int64,
     )

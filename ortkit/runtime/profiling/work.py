@@ -40,18 +40,22 @@ def call_work(
     if len(outputs) == len(signature.outputs):
         seen.tensors.update(zip(outputs, signature.outputs, strict=True))
     weights = [
-        one
-        for one in node.inputs
-        if one is not None and one in matched and _constant(one) is not None
+        value
+        for value in node.inputs
+        if value is not None and value in matched and _constant(value) is not None
     ]
-    inputs = tuple(seen.tensors[one] for one in node.inputs if one is not None and one in matched)
+    inputs = tuple(
+        seen.tensors[value] for value in node.inputs if value is not None and value in matched
+    )
     flops = _known(node_flops, node, seen)
     if flops is None and bodies is not None:
-        flops = bodies.of(node, [None if one is None else seen.typed(one) for one in node.inputs])
+        flops = bodies.of(
+            node, [None if value is None else seen.typed(value) for value in node.inputs]
+        )
     return CallWork(
         flops,
         _known(node_bytes, node, seen),
-        sum(tensor_bytes(seen.tensors[one]) for one in dict.fromkeys(weights)),
+        sum(tensor_bytes(seen.tensors[fromkey]) for fromkey in dict.fromkeys(weights)),
         _dtype(inputs or signature.outputs),
         inputs,
     )
@@ -84,7 +88,7 @@ def matched_inputs(
 def _choices(places: Sequence[int], count: int) -> Sequence[frozenset[int]]:
     from itertools import combinations
 
-    return [frozenset(one) for one in combinations(places, count)]
+    return [frozenset(combination) for combination in combinations(places, count)]
 
 
 class _Seen:

@@ -89,25 +89,25 @@ def time_variants(
     settings = SessionSettings(threads=threads)
     plans = [
         SessionPlan(
-            one.model,
-            () if one.library is None else (one.library,),
+            variant.model,
+            () if variant.library is None else (variant.library,),
             [(name, {}) for name in providers],
             settings,
         )
-        for one in variants
+        for variant in variants
     ]
     try:
         path = _first_that_runs(plans[0], feeds, seconds, left())
         schedule = Schedule(seconds / len(plans), processes=1, timeout_seconds=left())
-        taken = run_interleaved(plans, path, schedule)
-        if problem := next((one.problem for one in taken if one.problem), ""):
+        elapsed = run_interleaved(plans, path, schedule)
+        if problem := next((one.problem for one in elapsed if one.problem), ""):
             return NotTimed(problem)
         trace = _profiled(plans[0], path, folder, profile_seconds, left())
     except WorkerError as error:
         return NotTimed(str(error))
     return Timing(
-        tuple(tuple(one.rounds[0]) for one in taken),
-        tuple(min(one.runs) for one in taken),
+        tuple(tuple(one.rounds[0]) for one in elapsed),
+        tuple(min(one.runs) for one in elapsed),
         path,
         None if trace is None else read_profile(trace, quiet_half=True),
         trace,
@@ -131,13 +131,13 @@ def _first_that_runs(
         worker.load(plan, timeout_seconds)
         for path in feeds:
             try:
-                taken = worker.feed(path, timeout_seconds)
-                if taken >= longest:  # a first run also allocates, and may have been interrupted
-                    taken = min(worker.turn(longest, timeout_seconds, most=2).seconds)
+                elapsed = worker.feed(path, timeout_seconds)
+                if elapsed >= longest:  # a first run also allocates, and may have been interrupted
+                    elapsed = min(worker.turn(longest, timeout_seconds, most=2).seconds)
             except WorkerError as error:
                 problem = problem or error
                 continue
-            if taken < longest:
+            if elapsed < longest:
                 return path
             slow = path
     if slow is not None:

@@ -197,7 +197,7 @@ class HeldSession:
         """
         call, clock = self.run_once, time.perf_counter
         assert call is not None
-        taken: list[float] = []
+        elapsed: list[float] = []
         gc.disable()
         try:
             for _ in range(settle):
@@ -208,10 +208,10 @@ class HeldSession:
                 started = clock()
                 call()
                 ended = clock()
-                taken.append(ended - started)
-                if ended >= until or len(taken) >= most:
+                elapsed.append(ended - started)
+                if ended >= until or len(elapsed) >= most:
                     break
-            return Turn(tuple(taken), ended - began, time.process_time() - cpu)
+            return Turn(tuple(elapsed), ended - began, time.process_time() - cpu)
         finally:
             gc.enable()
 
@@ -224,20 +224,22 @@ class HeldSession:
 
         def runs() -> tuple[list[float], float, float]:
             start.wait()
-            taken: list[float] = []
+            elapsed: list[float] = []
             began = clock()
             ended = began
-            while not taken or ended < began + seconds:
+            while not elapsed or ended < began + seconds:
                 started = clock()
                 call()
                 ended = clock()
-                taken.append(ended - started)
-            return taken, began, ended
+                elapsed.append(ended - started)
+            return elapsed, began, ended
 
         with ThreadPoolExecutor(callers) as threads:
             found = [one.result() for one in [threads.submit(runs) for _ in range(callers)]]
         wall = max(ended for *_, ended in found) - min(began for _, began, _ in found)
-        return ConcurrentRuns(callers, tuple(each for taken, *_ in found for each in taken), wall)
+        return ConcurrentRuns(
+            callers, tuple(each for elapsed, *_ in found for each in elapsed), wall
+        )
 
     def usage(self) -> Usage:
         """Say what the process uses, and has used at most."""

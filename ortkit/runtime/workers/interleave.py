@@ -193,9 +193,9 @@ class _Interleaved:
         def warm(index: int) -> None:
             turn = self._turn(index)
             self.samples[index].warmup_runs += len(turn.seconds)
-            taken, before = median(turn.seconds), last.get(index)
-            last[index] = taken
-            if before is not None and abs(taken - before) <= _WARM_WITHIN * before:
+            elapsed, before = median(turn.seconds), last.get(index)
+            last[index] = elapsed
+            if before is not None and abs(elapsed - before) <= _WARM_WITHIN * before:
                 cold.remove(index)
 
         while cold:

@@ -25,7 +25,7 @@ def plan_session(
 
     Args:
         model: The model's file; text is written to `scratch` as ONNX Runtime takes it.
-        settings: How.
+        settings: Settings of the session.
         scratch: Gives a folder that outlives the session.
         onnxruntime: What makes it; None: the installed one.
 

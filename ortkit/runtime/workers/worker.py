@@ -106,7 +106,7 @@ class Worker:
         """Run again and again for some time, at least once.
 
         Args:
-            seconds: How long.
+            seconds: Seconds that it may take.
             timeout_seconds: When to give up.
             most: How many runs at most.
             settle: How many runs before them do not count.

@@ -23,6 +23,7 @@ from ortkit.verify.inputs.relations import related_sizes, substituted
 from ortkit.verify.inputs.sizes import (
     MAX_ELEMENTS,
     batch_names,
+    by_label,
     by_place,
     check_overrides,
     complete,
@@ -80,6 +81,7 @@ class FeedMaker:
         for value in inputs:
             _check_type(value)
         sizes = tuple(_sizes(value) for value in inputs)
+        shapes = by_label(inputs, shapes)
         check_overrides(sizes, shapes)
         guards = tuple(guards_of(value, model) for value in inputs)
         uses = tuple(input_use(value, model) for value in inputs)
@@ -142,7 +144,7 @@ class FeedMaker:
 
         Args:
             level: How much is covered.
-            seed: Decides the numbers.
+            seed: Seeds the random numbers.
             is_usual: Whether all numbers are usual ones.
         """
         styles: tuple[Style, ...] = USUAL_STYLES if is_usual else STYLES
@@ -287,7 +289,7 @@ def make_feeds(
         model: Read, not changed.
         samples: How many sets; over two or more every dynamic size takes two values.
         shapes: Sizes that the user has set, by the size's name.
-        seed: Decides the numbers.
+        seed: Seeds the random numbers.
 
     Raises:
         UserError: `shapes` names a size that no input has.

@@ -51,9 +51,9 @@ def long_plan(
     """Plan a set beyond the largest limit that takes no more than a part of a second to reach.
 
     Args:
-        maker: Of the model.
+        maker: Makes up inputs of the model.
         model: Read, not changed.
-        seed: Decides the numbers.
+        seed: Seeds the random numbers.
         candidate: A model that is compared with it and may have limits of its own.
 
     Returns:
@@ -112,7 +112,7 @@ def _lengths(model: ir.Model, new: int) -> Iterator[int]:
     """Yield lengths at which all of a limit is met.
 
     Args:
-        model: Not changed.
+        model: The model, left as it is.
         new: Positions that follow those.
     """
     model = inlined(model)

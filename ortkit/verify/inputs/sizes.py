@@ -10,6 +10,7 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
+from ortkit.graph.shapes.fixed import place_of
 from ortkit.graph.symbolic.dims import Atom, Dim, Size, names, replace_atoms, substitute
 from ortkit.graph.symbolic.text import parse_size
 
@@ -89,6 +90,24 @@ def _size(dim: int | ir.SymbolicDim, axis: int, rank: int, name: str) -> Size:
     if axis == 0:
         return Dim.named(f"{UNNAMED}batch")
     return Dim.named(f"{UNNAMED}axis{axis}of{rank}{_OF_INPUT}{name}")
+
+
+def by_label(inputs: Iterable[ir.Value], given: Mapping[str, int]) -> Mapping[str, int]:
+    """Return numbers with places such as `pixels[2]` replaced by what `sizes_of` calls them.
+
+    Args:
+        inputs: Of the model.
+        given: By the name of a size; by `place_of` its input where it has none.
+    """
+    labels = {
+        place_of(value, axis): label
+        for value in inputs
+        if value.shape is not None and any(name.endswith("]") for name in given)
+        for axis, size in enumerate(sizes_of(value))
+        for label in (names(size) if not isinstance(value.shape[axis], int) else ())
+        if label.startswith(UNNAMED)
+    }
+    return {labels.get(name, name): number for name, number in given.items()}
 
 
 def by_place(
@@ -182,11 +201,12 @@ def check_overrides(shapes: Iterable[tuple[Size, ...]], fixed: Mapping[str, int]
     Raises:
         UserError: A name is unknown, or a size is negative.
     """
-    known = [name for name in _all_names(shapes) if not name.startswith("?")]
+    all_names = _all_names(shapes)
+    known = [name for name in all_names if not name.startswith(UNNAMED)]
     for name, size in fixed.items():
         if size < 0:
             raise UserError(f"size {size} is negative", where=f"--shape {name}={size}")
-        if name in known:
+        if name in all_names:
             continue
         near = difflib.get_close_matches(name, known, n=1)
         listed = f"choose one of {', '.join(known)}" if known else "leave --shape out"

@@ -23,10 +23,10 @@ def usual_plans(maker: FeedMaker, model: ir.Model, level: Level, seed: int) -> t
     Products behind a pooling have one row for each of the batch, so that other sizes do not help.
 
     Args:
-        maker: Of the model.
+        maker: Makes up inputs of the model.
         model: Read, not changed.
         level: How much is covered.
-        seed: Decides the numbers.
+        seed: Seeds the random numbers.
     """
     first, *others = maker.covering(level, seed, is_usual=True)
     if not maker.batches:

@@ -41,7 +41,7 @@ class Block(Protocol):
         ...
 
 
-class Place(Protocol):
+class BlockFactory(Protocol):
     """Makes a block of a tensor's bytes with guards around them, in some memory."""
 
     def __call__(self, spec: Spec, fill: int, array: np.ndarray | None, skew: int) -> Block:
@@ -106,7 +106,7 @@ class Operand:
         """The values, floats in float64."""
         return self.array.astype(np.float64) if is_floating(self.array.dtype) else self.array
 
-    def placed(self, place: Place, *, is_aligned: bool) -> Block:
+    def placed(self, factory: BlockFactory, *, is_aligned: bool) -> Block:
         """Return a copy that begins at a multiple of 64 bytes, or one element behind that.
 
         A kernel is run in one place only, so that the copy can be used again.
@@ -114,13 +114,13 @@ class Operand:
         if is_aligned not in self._copies:
             x = self.array
             skew = 0 if is_aligned else x.dtype.itemsize
-            self._copies[is_aligned] = place((x.shape, x.dtype), _NAN, x, skew)
+            self._copies[is_aligned] = factory((x.shape, x.dtype), _NAN, x, skew)
         return self._copies[is_aligned]
 
 
 def guarded(
     run: Callable[[Sequence[Block], Sequence[Block]], None],
-    place: Place,
+    factory: BlockFactory,
     operands: Sequence[Operand],
     specs: Sequence[Spec],
     *,
@@ -130,7 +130,7 @@ def guarded(
 
     Args:
         run: Runs it on its inputs and outputs.
-        place: Allocates them.
+        factory: Allocates them.
         operands: Its inputs.
         specs: Shape and type of each result.
         is_aligned: Where tensors begin; see `Operand.placed`.
@@ -139,8 +139,10 @@ def guarded(
         OutsideError: It wrote outside of its results, or into its inputs.
         Exception: What `run` raises.
     """
-    inputs = [operand.placed(place, is_aligned=is_aligned) for operand in operands]
-    outputs = [place(spec, _POISON, None, 0 if is_aligned else spec[1].itemsize) for spec in specs]
+    inputs = [operand.placed(factory, is_aligned=is_aligned) for operand in operands]
+    outputs = [
+        factory(spec, _POISON, None, 0 if is_aligned else spec[1].itemsize) for spec in specs
+    ]
     run(inputs, outputs)
     results = []
     for index, block in enumerate(outputs):

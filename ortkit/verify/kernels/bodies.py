@@ -9,8 +9,10 @@ from types import ModuleType
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper
 
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.accuracy import is_number_for_nan
 from ortkit.verify.kernels.blocks import Operand
 from ortkit.verify.kernels.inputs import is_floating, numpy_type
@@ -110,7 +112,9 @@ def pads_windows(function: onnx.FunctionProto) -> bool:
 
 
 def value_types(function: onnx.FunctionProto, inputs: Sequence[int]) -> Types:
-    """Return the types of a body's values by name, as far as ONNX infers them.
+    """Return the types of a body's values by name, as far as they are inferred.
+
+    ONNX does not know ONNX Runtime's own operators.
 
     Args:
         function: The body.
@@ -122,8 +126,14 @@ def value_types(function: onnx.FunctionProto, inputs: Sequence[int]) -> Types:
     ]
     results = [onnx.ValueInfoProto(name=name) for name in function.output]
     graph = helper.make_graph(list(function.node), "body", typed, results)
-    model = helper.make_model(graph, opset_imports=list(function.opset_import))
-    inferred = onnx.shape_inference.infer_shapes(model).graph
+    proto = helper.make_model(graph, opset_imports=list(function.opset_import))
+    inferred = onnx.shape_inference.infer_shapes(proto).graph
     values = (*inferred.input, *inferred.value_info, *inferred.output)
     codes = {value.name: value.type.tensor_type.elem_type for value in values}
+    if any(node.domain and not all(map(codes.get, node.output)) for node in function.node):
+        model = ir.from_proto(proto)
+        shapes = Shapes.infer(model)
+        for value in (one for node in model.graph for one in node.outputs):
+            name, dtype = value.name or "", shapes.dtype(value)
+            codes[name] = codes.get(name) or (0 if dtype is None else int(dtype))
     return {name: numpy_type(code) for name, code in codes.items() if code}

@@ -72,11 +72,15 @@ def cached_rows(function: onnx.FunctionProto) -> CachedRows | None:
         return None
     inputs = {name: number for number, name in enumerate(function.input)}
     names = [*nodes[0].input, *[""] * (_TOTAL + 1)]
-    found = [inputs.get(names[place]) for place in (_Q, *_PAST, _LENGTHS, _TOTAL)]
+    found = [inputs.get(names[index]) for index in (_Q, *_PAST, _LENGTHS, _TOTAL)]
     numbers = [number for number in found if number is not None]
     if len(numbers) < len(found):
         return None
     q, *past, lengths, total = numbers
-    count = {one.name: int(one.i) for one in nodes[0].attribute if one.type == one.INT}
+    count = {
+        attribute.name: int(attribute.i)
+        for attribute in nodes[0].attribute
+        if attribute.type == attribute.INT
+    }
     heads = count["num_heads"] + (0 if names[_KEYS] else 2 * count["kv_num_heads"])
     return CachedRows(q, tuple(past), lengths, total, heads)

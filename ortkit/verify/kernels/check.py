@@ -95,7 +95,10 @@ class _Check:
     def run(self, kernels: Sequence[KernelNode], seconds: float) -> dict[str, KernelRow]:
         """Run kernels of the library; return their rows by op type."""
         if self.library is None:
-            return {one.op_type: KernelRow(one.op_type, "not run", _NO_LIBRARY) for one in kernels}
+            return {
+                kernel.op_type: KernelRow(kernel.op_type, "not run", _NO_LIBRARY)
+                for kernel in kernels
+            }
         device = device_name() if kernels else ""
         return self._rows([Order(kernel, device) for kernel in kernels], seconds)
 

@@ -83,9 +83,9 @@ def made_up(
             values = -_LARGE * (np.abs(values) + 0.05)
         case "nan" | "infinity" if values.size:
             count = min(values.size, 2 + values.size // 200)
-            places = random.choice(values.size, count, replace=False)
+            indices = random.choice(values.size, count, replace=False)
             put = [np.nan] if kind == "nan" else [np.inf, -np.inf]
-            values.reshape(-1)[places] = np.resize(put, count)
+            values.reshape(-1)[indices] = np.resize(put, count)
         case _:
             pass
     return np.asarray(values, dtype)  # numpy's arithmetic makes no array of a scalar

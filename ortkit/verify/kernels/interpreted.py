@@ -90,7 +90,9 @@ class InterpretedWays:
         except SizesError:
             return  # no launch has such sizes
         region = self._signature
-        if [x.shape for x in body] != [shape_of(one, region, sizes) for one in region.outputs]:
+        if [x.shape for x in body] != [
+            shape_of(output, region, sizes) for output in region.outputs
+        ]:
             return
         found = fitting(self._variants, sizes)
         fit = {self._same[n]: n for n in found if n not in self._problems}
@@ -153,7 +155,7 @@ def _code(source: VariantSource) -> object:
             step.is_gluon,
             step.grid,
             step.maps,
-            [(one.type, one.argument) for one in step.parameters],
+            [(parameter.type, parameter.argument) for parameter in step.parameters],
         )
         for step in source.steps
     ]

@@ -40,12 +40,17 @@ class Kernels:
     @property
     def target(self) -> tuple[str, str]:
         """The entry of the session's configuration that chooses among the kernels."""
-        return target_entry([one if isinstance(one, str) else one[0] for one in self.providers])
+        return target_entry(
+            [provider if isinstance(provider, str) else provider[0] for provider in self.providers]
+        )
 
     @property
     def with_options(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
         """The providers, each with its options."""
-        return tuple((one, {}) if isinstance(one, str) else one for one in self.providers)
+        return tuple(
+            (provider, {}) if isinstance(provider, str) else provider
+            for provider in self.providers
+        )
 
     @property
     def is_cuda(self) -> bool:

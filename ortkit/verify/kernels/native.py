@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ortkit.verify.kernels.blocks import DeviceBlock, HostBlock, Operand, Place, guarded
+from ortkit.verify.kernels.blocks import BlockFactory, DeviceBlock, HostBlock, Operand, guarded
 from ortkit.verify.kernels.bodies import device_body, session_body
 from ortkit.verify.kernels.job import (
     KernelJob,
@@ -44,7 +44,7 @@ class NativeWays:
         for each in here.not_run:
             raise NotRunError(each["reason"], needs_hardware=each["needs_hardware"])
         self._is_cuda, self._note = here.is_cuda, ""
-        self._place: Place = partial(DeviceBlock, ort) if here.is_cuda else HostBlock
+        self._place: BlockFactory = partial(DeviceBlock, ort) if here.is_cuda else HostBlock
         body = device_body if here.is_cuda else session_body
         self.body = body(ort, kernel.body, job.custom_ops)
         runner = partial(Runner, ort, custom_ops=job.custom_ops, kernels=here)

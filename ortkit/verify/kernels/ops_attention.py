@@ -59,23 +59,23 @@ class GroupQueryAttention(OpRun):
         scale = attributes.get("scale") or width**-0.5
         for sample in range(batch):
             past = 0 if most == rows else int(lengths[sample]) + 1 - rows
-            places = past + np.arange(rows)
+            positions = past + np.arange(rows)
             new_q, new_k = q[sample], k[sample]
             if cos is not None and sin is not None and attributes.get("do_rotary"):
                 is_interleaved = bool(attributes.get("rotary_interleaved"))
                 new_q, new_k = (
-                    _rotated(x, cos[places], sin[places], is_interleaved=is_interleaved)
+                    _rotated(x, cos[positions], sin[positions], is_interleaved=is_interleaved)
                     for x in (new_q, new_k)
                 )
             present_k[sample, :, :past] = past_k[sample, :, :past]
             present_v[sample, :, :past] = past_v[sample, :, :past]
-            present_k[sample][:, places], present_v[sample][:, places] = new_k, v[sample]
+            present_k[sample][:, positions], present_v[sample][:, positions] = new_k, v[sample]
             keys, values = (
                 np.repeat(each[sample, :, : past + rows], heads // groups, axis=0)
                 for each in (present_k, present_v)
             )
             softcap = attributes.get("softcap") or 0.0
-            found = _attention(new_q * scale, keys, values, places, window, softcap)
+            found = _attention(new_q * scale, keys, values, positions, window, softcap)
             result[sample] = found.swapaxes(0, 1).reshape(rows, -1)
         return result, present_k, present_v
 
@@ -99,15 +99,15 @@ def _attention(
     q: np.ndarray,
     keys: np.ndarray,
     values: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
     window: int,
     softcap: float,
 ) -> np.ndarray:
     """Return the attention of rows at some places of a cache, which do not see later ones."""
     numbers = np.arange(keys.shape[1])
-    seen = numbers <= places[:, None]
+    seen = numbers <= positions[:, None]
     if window > 0:
-        seen &= numbers > places[:, None] - window
+        seen &= numbers > positions[:, None] - window
     scores = q @ keys.swapaxes(1, 2)
     if softcap:
         scores = np.tanh(scores / softcap) * softcap

@@ -149,7 +149,7 @@ def rounding_steps(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
 
 
 def _integer(node: onnx.NodeProto, name: str) -> int:
-    return next((int(one.i) for one in node.attribute if one.name == name), 0)
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), 0)
 
 
 def _to_bfloat16(node: onnx.NodeProto, result: str) -> Iterator[onnx.NodeProto]:

@@ -34,7 +34,7 @@ def promoted(function: onnx.FunctionProto) -> onnx.FunctionProto:
         if node.op_type == "Constant":
             _widen_constant(copy)
         elif node.op_type == "Cast":
-            (to,) = (one.i for one in node.attribute if one.name == "to")
+            (to,) = (attribute.i for attribute in node.attribute if attribute.name == "to")
             if to in _FLOATS:
                 name = f"{node.output[0]}/rounded"
                 copy.output[0] = name
@@ -69,7 +69,7 @@ def _quantized(x: str, scale: str, element_type: int, result: str) -> list[onnx.
 
 def _is_number(node: onnx.NodeProto) -> bool:
     """Return whether a node is a constant tensor without axes."""
-    values = [one.t for one in node.attribute if one.name == "value"]
+    values = [attribute.t for attribute in node.attribute if attribute.name == "value"]
     return node.op_type == "Constant" and bool(values) and not values[0].dims
 
 

@@ -28,7 +28,7 @@ def kind_groups(
     """Yield kinds of values that are in one batch together.
 
     Args:
-        kinds: All of them.
+        kinds: All kinds of rows.
         job: What the rows are.
         inputs: Of the kernel. What has no rows and is no constant is the same for a whole batch.
     """

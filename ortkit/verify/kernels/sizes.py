@@ -147,7 +147,7 @@ def _around(
     generators: Sequence[Generator], chosen: Generator, value: int, turn: int
 ) -> dict[Generator, int]:
     """Return small sizes for all generators but one."""
-    small = {one: _SMALL[(turn + place) % len(_SMALL)] for place, one in enumerate(generators)}
+    small = {one: _SMALL[(turn + index) % len(_SMALL)] for index, one in enumerate(generators)}
     return {**small, chosen: value}
 
 

@@ -21,7 +21,7 @@ def saturate(candidate: ir.Model, original: ir.Model) -> None:
     """Let such results be what is quantized of them, in place. What is computed stays the same.
 
     Args:
-        candidate: Changed.
+        candidate: The candidate, changed in place.
         original: Its results of `Clip` and `Relu` are looked for.
     """
     cutting = {node.outputs[0].name for node in original.graph if node.op_type in _CUTTING}

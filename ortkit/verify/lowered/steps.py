@@ -140,8 +140,8 @@ def _unexplained(expected: Value, exact: Value, moved: list[Value], opened: Valu
     worst = excess(expected, exact, runs, opened)
     if worst.ratio <= 1.0:
         return ""
-    place = f": {worst.place}" if worst.place else ""
-    return f"off by {worst.ratio:.3g} times what rounding its weights may cost{place}"
+    where = f": {worst.place}" if worst.place else ""
+    return f"off by {worst.ratio:.3g} times what rounding its weights may cost{where}"
 
 
 def _unrounded(

@@ -201,7 +201,7 @@ class _Factors:
         """Return nodes that make the factors of a value, by the last of them.
 
         Args:
-            value: Of the model.
+            value: A value of the model.
             dtype: Its type.
             part: The largest part of a number that it is moved by.
         """
@@ -277,7 +277,7 @@ def _perturb(
 
     Args:
         factors: Of its model, which is changed in place.
-        value: Of the model.
+        value: A value of the model.
         dtype: Its type.
         part: The largest part of a number that it is moved by.
         kept: Numbers that are integral times this one stay as they are; 0: none does.

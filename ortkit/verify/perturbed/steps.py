@@ -31,7 +31,10 @@ LIMITS = Limits({"float32": 32.0}, 2.0**-10)
 
 #: Folders of repeated runs: the original's steps with its values perturbed, and with the constants
 #: that the candidate lacks; the candidate's steps with the constants that the original lacks.
-_PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
+_PERTURBED, _LOST, _NEW = _KINDS = "perturbed", "lost", "new"
+
+#: Runs of one model with perturbed constants that are made first. Fewer tell less of their rms.
+_FEW_RUNS = 4
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,9 @@ class StepJudge:
         if not off:
             return {}, frozenset()
         runs = _Runs(self._sides, self._rounded(), self._folder, unit, self._runner)
-        if runs.rounded:
-            # These take a tenth of the time that runs with all values perturbed take.
-            runs.add(off, RUNS, constants_only=True)
+        # These take a tenth of the time that runs with all values perturbed take.
+        for count, kinds in runs.of_constants:
+            runs.add(off, count, kinds)
             off = self._off(_sets(off), runs)
             if not off:
                 return {}, frozenset()
@@ -187,13 +190,23 @@ class _Runs:
         self._runner = runner
         self._run_counts = dict.fromkeys((_PERTURBED, _LOST, _NEW), 0)
 
-    def add(self, off: Mapping[str, Off], count: int, *, constants_only: bool = False) -> None:
+    @property
+    def of_constants(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """How many runs are made, of which kinds, before any in which values are perturbed.
+
+        Few of one model explain most values: fewer runs and one model allow less than all do.
+        """
+        constants = {_LOST: self.rounded.lost, _NEW: self.rounded.new}
+        kinds = tuple(kind for kind, names in constants.items() if names)
+        return ((_FEW_RUNS, kinds[:1]), (RUNS, kinds)) if kinds else ()
+
+    def add(self, off: Mapping[str, Off], count: int, kinds: Collection[str] = _KINDS) -> None:
         """Make the runs that lack, on the input sets on which values are off.
 
         Args:
             off: The values; those of an earlier call, or fewer, on the same sets or fewer.
             count: Runs, those of earlier calls included.
-            constants_only: Whether no values are perturbed but constants.
+            kinds: Those of which runs are made.
         """
         self._folder.mkdir(exist_ok=True)
         settings = []
@@ -204,8 +217,8 @@ class _Runs:
             (candidate, _NEW, self.rounded.new),
         ):
             first = self._run_counts[kind]
-            is_left_out = constants_only if constants is None else not constants
-            if is_left_out or first >= count:
+            has_none = constants is not None and not constants
+            if kind not in kinds or has_none or first >= count:
                 continue
             self._run_counts[kind] = count
             model = side.steps.clone()

@@ -119,6 +119,10 @@ CASES = {
     "rows with one factor": Case(
         f"{BY_ONE}  {WIDE}  u = MatMul (x, W)  y = Add (u, b)", "qwsb", rows=(70,)
     ),
+    "rows with one factor and a zero point": Case(
+        "k = Constant<value = float16 {9216}> ()  o = Constant<value = float8e4m3fn {0}> ()"
+        f"  x = DequantizeLinear (q, k, o)  {WIDE}  y = MatMul (x, W)", "qws", rows=(21,),
+    ),
     "rows that are not known": replace(MANY, rows=("n", 7)),
     "gated rows": Case(f"{BY_ROW}  {WIDE}  {OTHER}  {GATED}", "qfwszt", rows=(65,)),
     "rows for the next product": Case(
@@ -210,6 +214,9 @@ REFUSED = {
         "W = DequantizeLinear<axis = 0> (w, s)  y = MatMul (x, W)", "xws", depth=48
     ),
     "a computed row": Case(f"{WIDE}  a = Relu (x)  y = MatMul (a, W)", "xws"),
+    "a norm of rows in eight bits": Case(
+        f"{BY_ONE}  {WIDE}  a = LayerNormalization<axis = -1> (x, n)  y = MatMul (a, W)", "qwsn"
+    ),
     "a zero point": Case(
         "o = Constant<value = float8e4m3fn {56}> ()  k = Constant<value = float16 {9216}> ()"
         "  d = DequantizeLinear (w, k, o)  W = Transpose<perm = [1, 0]> (d)  y = MatMul (x, W)",
@@ -251,3 +258,10 @@ def test_no_registers_are_spilled(name: str, depth: int, columns: int, tmp_path:
             made = compile_step(step, 90, tmp_path)
             assert stack_bytes(made.cubin, tmp_path) == 0
             assert made.shared_bytes <= SHARED_BYTES[90]
+
+
+def test_rows_are_rounded_on_ada(tmp_path: Path) -> None:
+    """Conversions of eight bits are newer there than PTX of CUDA 12.0."""
+    sources = sources_of(ROWS.signature())
+    assert not isinstance(sources, Refused)
+    assert b"\x7fELF" in compile_step(sources[0].steps[0], 89, tmp_path).cubin

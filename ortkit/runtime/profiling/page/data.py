@@ -34,13 +34,13 @@ def page_of(profile: Profile, advice: Sequence[Advice] = (), graph_page: str = "
     timeline = timeline_of(profile, len(rows))
     notes = [*profile.notes, *timeline.notes]
     if len(rows) < len(profile.rows):
-        left = sum(one.own_us for one in profile.rows[MOST_ROWS:])
+        left = sum(row.own_us for row in profile.rows[MOST_ROWS:])
         notes.append(
             f"{len(profile.rows) - len(rows):,} of {len(profile.rows):,} nodes, which take "
             f"{time_text(left)} of a run together, are left out of this page"
         )
     # Together: one operator has one name everywhere.
-    labels = with_short_keys([*(one.op for one in profile.ops), *(one.label for one in rows)])
+    labels = with_short_keys([*(one.op for one in profile.ops), *(row.label for row in rows)])
     data: dict[str, object] = {
         **timeline.to_json(),
         "nodes": _nodes(rows, labels[len(profile.ops) :]),
@@ -99,56 +99,56 @@ def _gain(advice: Advice, overall: Overall) -> str:
 
 def _nodes(rows: Sequence[Row], labels: Sequence[str]) -> Mapping[str, object]:
     return {
-        "name": [one.name for one in rows],
+        "name": [row.name for row in rows],
         "op": _interned(labels),
-        "provider": _interned(one.provider for one in rows),
+        "provider": _interned(row.provider for row in rows),
         **_times(rows),
-        **_work([one.work for one in rows]),
-        "intensity": [_intensity(one.work) for one in rows],
-        "bytes": [one.work.bytes_moved for one in rows],
-        "inputs": _interned(_shapes(one.inputs) for one in rows),
-        "outputs": _interned(_shapes(one.outputs) for one in rows),
-        "origins": [list(one.origins) for one in rows],
+        **_work([row.work for row in rows]),
+        "intensity": [_intensity(row.work) for row in rows],
+        "bytes": [row.work.bytes_moved for row in rows],
+        "inputs": _interned(_shapes(row.inputs) for row in rows),
+        "outputs": _interned(_shapes(row.outputs) for row in rows),
+        "origins": [list(row.origins) for row in rows],
     }
 
 
 def _ops(rows: Sequence[OpRow], labels: Sequence[str]) -> Mapping[str, object]:
     return {
         "op": labels,
-        "provider": [one.provider for one in rows],
-        "nodes": [one.nodes for one in rows],
+        "provider": [row.provider for row in rows],
+        "nodes": [row.nodes for row in rows],
         **_times(rows),
-        **_work([one.work for one in rows]),
+        **_work([row.work for row in rows]),
     }
 
 
 def _kernels(rows: Sequence[KernelRow]) -> Mapping[str, object]:
     return {
-        "name": [one.name for one in rows],
-        "kind": [one.kind for one in rows],
-        "calls": [_number(one.calls) for one in rows],
-        "time": [_number(one.us) for one in rows],
-        "share": [_number(one.share) for one in rows],
-        "bytes": [one.bytes for one in rows],
+        "name": [row.name for row in rows],
+        "kind": [row.kind for row in rows],
+        "calls": [_number(row.calls) for row in rows],
+        "time": [_number(row.us) for row in rows],
+        "share": [_number(row.share) for row in rows],
+        "bytes": [row.bytes for row in rows],
     }
 
 
 def _times(rows: Sequence[Row] | Sequence[OpRow]) -> Mapping[str, object]:
     return {
-        "calls": [_number(one.calls) for one in rows],
-        "time": [_number(one.own_us) for one in rows],
-        "device": [_number(one.device_us) for one in rows],
-        "share": [_number(one.share) for one in rows],
-        "mean": [_number(one.call.mean_us) for one in rows],
-        "p50": [_number(one.call.median_us) for one in rows],
-        "p95": [_number(one.call.p95_us) for one in rows],
+        "calls": [_number(row.calls) for row in rows],
+        "time": [_number(row.own_us) for row in rows],
+        "device": [_number(row.device_us) for row in rows],
+        "share": [_number(row.share) for row in rows],
+        "mean": [_number(row.call.mean_us) for row in rows],
+        "p50": [_number(row.call.median_us) for row in rows],
+        "p95": [_number(row.call.p95_us) for row in rows],
     }
 
 
 def _work(works: Sequence[Work]) -> Mapping[str, object]:
     return {
-        "gflops": [_number(one.gflops) for one in works],
-        "gbs": [_number(one.gbs) for one in works],
+        "gflops": [_number(work.gflops) for work in works],
+        "gbs": [_number(work.gbs) for work in works],
     }
 
 
@@ -156,7 +156,7 @@ def _peaks(peaks: Peaks | None, rows: Sequence[Row]) -> Mapping[str, object] | N
     """Return the rates of the types that occur, and the bandwidths near and far."""
     if peaks is None:
         return None
-    used = {dtype for one in rows if one.work.flops for dtype, _ in one.inputs}
+    used = {dtype for row in rows if row.work.flops for dtype, _ in row.inputs}
     rates = [
         {"name": dtype, "value": _number(rate)}
         for dtype, rate in peaks.gflops.items()

@@ -88,7 +88,7 @@ def timeline_of(profile: Profile, rows: int) -> Timeline:
     run = _median_run(trace, profile.counted)
     event = trace.runs[run]
     chosen = np.flatnonzero(trace.nodes.run == run)
-    kernels = [one for one in trace.kernels if one.run == run]
+    kernels = [kernel for kernel in trace.kernels if kernel.run == run]
     bars, lanes, left = _bars(profile, trace, chosen, kernels, event.start_us)
     kept = [node if node < rows else -1 for node in bars.node]
     labels = [
@@ -123,14 +123,17 @@ def _median_run(trace: Trace, counted: Sequence[int]) -> int:
 
 def _outliers(trace: Trace, counted: Sequence[int], median_us: float) -> Sequence[str]:
     """Name the runs that took far longer than the median: the machine did something else."""
-    taken = [(float(trace.runs[run].duration_us), number) for number, run in enumerate(counted, 1)]
-    slow = sorted((one for one in taken if one[0] > _OUTLIER * median_us), reverse=True)
+    elapsed = [
+        (float(trace.runs[run].duration_us), number) for number, run in enumerate(counted, 1)
+    ]
+    slow = sorted((one for one in elapsed if one[0] > _OUTLIER * median_us), reverse=True)
     if not slow:
         return ()
     named = ", ".join(f"run {number}: {time_text(us)}" for us, number in slow[:_NAMED])
     more = f", and {len(slow) - _NAMED:,} more" if len(slow) > _NAMED else ""
     return (
-        f"{len(slow):,} of {plural(len(taken), 'run')} took more than {_OUTLIER} times the median "
+        f"{len(slow):,} of {plural(len(elapsed), 'run')} "
+        f"took more than {_OUTLIER} times the median "
         f"({named}{more}): the machine did something else meanwhile",
     )
 
@@ -151,7 +154,7 @@ def _bars(
         chosen = np.sort(chosen[longest[: max(0, MOST_BARS - len(kernels))]])
         kernels = kernels[: MOST_BARS - len(chosen)]
     threads = list(dict.fromkeys(nodes.thread[chosen].tolist()))
-    streams = list(dict.fromkeys(one.stream for one in kernels))
+    streams = list(dict.fromkeys(kernel.stream for kernel in kernels))
     rows: list[int] = profile.row_of[chosen].tolist()
     depths = [_depth(profile.rows, row) for row in rows]
     lane_of = {thread: lane for lane, thread in enumerate(threads)}
@@ -159,19 +162,19 @@ def _bars(
         Bars(
             [
                 *(nodes.start_us[chosen] - begin_us).tolist(),
-                *(round(one.start_us - begin_us, 3) for one in kernels),
+                *(round(kernel.start_us - begin_us, 3) for kernel in kernels),
             ],
             [
                 *nodes.duration_us[chosen].tolist(),
-                *(round(one.duration_us, 3) for one in kernels),
+                *(round(kernel.duration_us, 3) for kernel in kernels),
             ],
-            [*rows, *(_launcher(profile.row_of, one) for one in kernels)],
+            [*rows, *(_launcher(profile.row_of, kernel) for kernel in kernels)],
             [
                 *(lane_of[thread] for thread in nodes.thread[chosen].tolist()),
-                *(len(threads) + streams.index(one.stream) for one in kernels),
+                *(len(threads) + streams.index(kernel.stream) for kernel in kernels),
             ],
             [*depths, *(0 for _ in kernels)],
-            [*(None for _ in rows), *(f"{one.kind} {one.name}" for one in kernels)],
+            [*(None for _ in rows), *(f"{kernel.kind} {kernel.name}" for kernel in kernels)],
         ),
         [*_thread_names(threads), *(f"stream {stream}" for stream in streams)],
         left,

@@ -46,6 +46,6 @@ def counted_runs(
         )
     counted = with_nodes if len(with_nodes) else left
     if quiet_half:
-        taken = np.array([trace.runs[run].duration_us for run in counted])
-        counted = np.sort(counted[np.argsort(taken, kind="stable")[: (len(counted) + 1) // 2]])
+        elapsed = np.array([trace.runs[run].duration_us for run in counted])
+        counted = np.sort(counted[np.argsort(elapsed, kind="stable")[: (len(counted) + 1) // 2]])
     return counted, notes

@@ -29,7 +29,7 @@ def gaps_of(trace: Trace, holder: Numbers, counted: Numbers) -> Gaps:
     """Find the gaps in the runs that count.
 
     Args:
-        trace: As read.
+        trace: The trace, as read from its file.
         holder: [events] the event in which each ran, -1 for none.
         counted: Which runs, ascending.
     """

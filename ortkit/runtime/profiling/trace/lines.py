@@ -111,7 +111,7 @@ def signature_key(line: bytes, name: bytes, *, by_name: bool) -> tuple[bytes, ..
     places = [find(field) for field in _PLACE]
     if min(places) < 0:
         return None
-    return (*key, *(line[place : find(b',"', place)] for place in places))
+    return (*key, *(line[index : find(b',"', index)] for index in places))
 
 
 def signature_of(name: str, args: Mapping[str, Any]) -> NodeSignature:

@@ -28,7 +28,7 @@ def nesting(nodes: NodeEvents) -> Nesting:
     """Find what ran within what: on one thread, a body's nodes begin and end within its holder."""
     holder = np.full(len(nodes), -1, np.int64)
     own = nodes.duration_us.copy()
-    holds = np.array([one.op in HOLDERS for one in nodes.signatures], bool)
+    holds = np.array([signature.op in HOLDERS for signature in nodes.signatures], bool)
     if not holds.any():
         return Nesting(holder, own)
     is_holder = holds[nodes.signature]

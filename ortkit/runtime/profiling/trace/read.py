@@ -102,7 +102,7 @@ class _Reader:
                 if line.strip() not in (b"", b"]"):
                     self._parsed(line, number, begin)
                 continue
-            category, thread, taken, start, name = head.groups()
+            category, thread, elapsed, start, name = head.groups()
             if category != b"Node":
                 self._parsed(line, number, begin)
                 continue
@@ -113,7 +113,7 @@ class _Reader:
             self.place.append(begin)
             self.signature.append(known)
             self.thread.append(int(thread))
-            self.duration_us.append(int(taken))
+            self.duration_us.append(int(elapsed))
             self.start_us.append(int(start))
         if line.strip() != b"]":
             raise NotAnEventError(f"the profile is cut off after line {number}")
@@ -169,13 +169,15 @@ class _Reader:
             )
         runs = tuple(sorted(self.runs, key=lambda one: one.start_us))
         columns = (self.signature, self.thread, self.duration_us, self.start_us, self.place)
-        signature, thread, taken, start, place = (np.array(one, np.int64) for one in columns)
+        signature, thread, elapsed, start, place = (
+            np.array(column, np.int64) for column in columns
+        )
         nodes = NodeEvents(
             signatures=tuple(self.signatures),
             signature=signature,
-            run=runs_of(runs, start, taken, thread),
+            run=runs_of(runs, start, elapsed, thread),
             start_us=start,
-            duration_us=taken,
+            duration_us=elapsed,
             thread=thread,
             place=place,
             text=self.text,

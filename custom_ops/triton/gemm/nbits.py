@@ -1,0 +1,218 @@
+"""Matmuls in half precision with weights in 4 bits and a scale for each block: MatMulNBits.
+
+A language model's rows are a prompt or one token, of a number that is known in a run. There is a
+kernel for each: small M waits for the weights to be read, and large M for the tensor cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor
+from ortkit.kernels.cuda import Condition
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import ONE, Extent
+from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
+
+from ...forms.conv_half import epilogue_text, optional
+from ...forms.gemm import MOST_OPERANDS
+from ...forms.gemm_nbits_half import NBitsHalf, read_nbits_half
+from ..alignment import UNALIGNED_ARCHITECTURES
+from .gemm import fits
+from .gemm_tiles import PROCESSORS
+
+#: Weights of a group, whose words are the depth of one step of the tensor cores.
+_GROUP = 64
+#: From this many columns on a block of threads has 32 of them where M is small.
+_WIDE = 8192
+#: Positions of rows have 32 bits.
+_MOST_ROWS = 2**31 - 1 - 256
+#: An operand of the epilogue, as kernels take it: none, a row, as large as the result.
+_NONE, _ROW, _WHOLE = range(3)
+#: By rows: nanoseconds of a product, those of a weight, and of a multiply-add; of ONNX Runtime's
+#: kernels, and of ours. On an H200, matrices of 4,096 x 4,096 and 4,096 x 14,336 (2026-11-28).
+_ONE = (5500.0, 1.7e-4, 0.0), (4200.0, 1.65e-4, 0.0)
+_FEW = (6000.0, 8.7e-4, 2.9e-6), (15_000.0, 3e-5, 3.65e-6)
+#: Known rows up to which ONNX Runtime's product is slower: it writes the matrix in half precision
+#: first, which more rows are worth.
+_MOST_GAINING = 256
+#: Rows that take what one takes.
+_ROWS_OF_ONE = 4
+
+
+@dataclass(frozen=True)
+class SmallM:
+    """The part of a block of threads where M is small.
+
+    Args:
+        rows: Of the result.
+        columns: Of the result.
+        groups: Of 64 weights of a column, in one step.
+        warps: Of 32 threads.
+        stages: Steps that are loaded ahead.
+        most_rows: Up to which it is the fastest.
+        is_late: Whether factors come after the sums of blocks.
+    """
+
+    rows: int
+    columns: int
+    groups: int
+    warps: int
+    stages: int
+    most_rows: int
+    is_late: bool = False
+
+
+@dataclass(frozen=True)
+class LargeM:
+    """The same where M is large; see `SmallM`.
+
+    Args:
+        depth: Of one step.
+        architectures: Those that it is made for; None for all.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    most_rows: int = _MOST_ROWS
+    architectures: tuple[int, ...] | None = None
+
+
+def tiles_of(block: int, columns: int) -> tuple[SmallM | LargeM, ...]:
+    """Return the tiles for each range of rows, the last one for any number of them.
+
+    Measured on an H200 (2026-11-28). The first has room for half as many rows where a group of 64
+    weights has two blocks.
+    """
+    few = 8 // (2 if block < _GROUP else 1)
+    return (
+        SmallM(8, 32 if columns >= _WIDE else 16, 8, 4, 3, few, is_late=True),
+        SmallM(16, 64, 8, 8, 3, 32),
+        *(replace(one, most_rows=_rows_of(one, columns)) for one in (_ANY, _HOPPER)),
+        _LARGE_HOPPER,
+        _ANY,
+    )
+
+
+def _rows_of(tile: LargeM, columns: int) -> int:
+    """Return the rows for which there are no more tiles than two a multiprocessor."""
+    return 2 * PROCESSORS // -(-columns // tile.columns) * tile.rows
+
+
+#: Up to two tiles a multiprocessor, and where there are more.
+_ANY = LargeM(64, 64, 128, 4, 4)
+_HOPPER = LargeM(128, 128, 128, 8, 3, architectures=(90,))
+_LARGE_HOPPER = LargeM(256, 128, 128, 8, 3, architectures=(90,))
+
+
+@dataclass(frozen=True)
+class NBitsGemm:
+    """A product with weights in 4 bits."""
+
+    form: NBitsHalf
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return a kernel for each range of rows, and one for tensors that are not aligned."""
+        rows, tiles = self.form.rows.static, tiles_of(self.form.block, self.form.columns)
+        if rows is not None:
+            # What is made for some architectures is followed by what is made for all.
+            fitting = [one for one in tiles if rows <= one.most_rows]
+            is_for_all = not isinstance(fitting[0], LargeM) or fitting[0].architectures is None
+            tiles = tuple(fitting[:1] if is_for_all else [fitting[0], fitting[-1]])
+        return (*map(self._variant, tiles), self._unaligned())
+
+    def estimate(self) -> tuple[float, float]:
+        """Return nanoseconds of the product, ONNX Runtime's and ours."""
+        of, rows = self.form, self.form.rows.at(NOMINAL_SIZE)
+        weights = of.depth * of.columns
+        before, after = (
+            launch + weights * (weight + rows * multiply)
+            for launch, weight, multiply in (_ONE if rows <= _ROWS_OF_ONE else _FEW)
+        )
+        return before, after
+
+    def _variant(self, tile: SmallM | LargeM) -> VariantSource:
+        """Return the kernel for the rows that a tile is for."""
+        of, rows, columns = self.form, self.form.rows, Extent(self.form.columns)
+        is_small_m = isinstance(tile, SmallM)
+        step = tile.groups * _GROUP if isinstance(tile, SmallM) else tile.depth
+        own: tuple[Passed, ...] = (step,)
+        height = tile.rows
+        if isinstance(tile, SmallM):
+            own = tile.groups, tile.is_late
+            height = tile.rows // (2 if tile.is_late and of.block < _GROUP else 1)
+        arguments: tuple[Passed, ...] = (
+            *self._operands(), Size(rows), of.columns, of.depth, of.block, tile.rows, tile.columns,
+            *own, tile.stages, of.depth % step == 0, self._is_bfloat(), *self._kinds(),
+        )  # fmt: skip
+        sides = (columns, tile.columns), (rows, height)
+        grid = (*(sides if is_small_m else sides[::-1]), (ONE, 1))
+        name = "nbits_small_m_kernel" if is_small_m else "nbits_large_m_kernel"
+        call = Call(name, arguments, grid, tile.warps, tile.stages)
+        return hand_variant(
+            of.signature, [call], self._text("nbits_kernel"), self._conditions(tile.most_rows),
+            architectures=tile.architectures if isinstance(tile, LargeM) else None,
+        )  # fmt: skip
+
+    def _unaligned(self) -> VariantSource:
+        """Return the kernel that reads numbers one by one."""
+        of, tile = self.form, LargeM(64, 64, 64, 4, 3)
+        arguments: tuple[Passed, ...] = (
+            *self._operands(), Size(of.rows), of.columns, of.depth, of.block,
+            tile.rows, tile.columns, min(tile.depth, of.block), self._is_bfloat(), *self._kinds(),
+        )  # fmt: skip
+        grid = ((of.rows, tile.rows), (Extent(of.columns), tile.columns), (ONE, 1))
+        call = Call("nbits_plain_kernel", arguments, grid, tile.warps, tile.stages)
+        return hand_variant(
+            of.signature, [call], self._text("nbits_kernel", "nbits_plain_kernel"),
+            self._conditions(_MOST_ROWS), is_aligned=False, architectures=UNALIGNED_ARCHITECTURES,
+        )  # fmt: skip
+
+    def _operands(self) -> tuple[Passed, ...]:
+        of = self.form
+        missing = [None] * (MOST_OPERANDS - len(of.reads))
+        return (
+            Tensor(of.x), Tensor(of.weight), Tensor(of.scale), optional(of.zero),
+            *map(Tensor, of.reads), *missing, Tensor(len(of.signature.inputs)),
+        )  # fmt: skip
+
+    def _kinds(self) -> tuple[int, ...]:
+        """Return how large the operands of the epilogue are."""
+        inputs, whole = self.form.signature.inputs, self.form.signature.outputs[0].shape
+        kinds = [_WHOLE if inputs[one].shape == whole else _ROW for one in self.form.reads]
+        return (*kinds, *[_NONE] * (MOST_OPERANDS - len(kinds)))
+
+    def _is_bfloat(self) -> bool:
+        return self.form.signature.outputs[0].dtype == "bfloat16"
+
+    def _conditions(self, most: int) -> tuple[Condition, ...]:
+        return (Condition(self.form.rows, at_most=most),)
+
+    def _text(self, *names: str) -> str:
+        text = "".join(map(kernel_text, names))
+        return text + epilogue_text("epilogue", self.form.epilogue, MOST_OPERANDS + 1)
+
+
+def match(signature: RegionSignature) -> NBitsGemm | Refused | None:
+    """Return the region as a product with weights in 4 bits; None if it is something else.
+
+    Refused is also what ONNX Runtime's kernels are faster for, as measured.
+    """
+    form = read_nbits_half(signature)
+    if not isinstance(form, NBitsHalf):
+        return form
+    rows = form.rows.static
+    if rows is not None and rows > _MOST_GAINING:
+        return Refused(f"a product of more than {_MOST_GAINING} rows")
+    if form.zero is not None and (rows is None or rows == 1):
+        return Refused("zeros, and rows of which there may be one")
+    return NBitsGemm(form) if fits(form.columns) else Refused("a product of too many columns")
+
+
+ANCHOR = Anchor("product_nbits", match, (("com.microsoft", "MatMulNBits"),), dtype="float16")
+BFLOAT = replace(ANCHOR, dtype="bfloat16")

@@ -1,0 +1,81 @@
+"""Regions of products with weights in 4 bits on CUDA: what belongs to one, and what is left."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+from ortkit.custom_ops.triton.gemm import nbits
+from region_models import found_by, scope_of
+
+from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
+
+DEPTH, COLUMNS = 128, 32
+SHAPES = {
+    "w": ((COLUMNS, DEPTH // 32, 16), np.uint8), "s": ((COLUMNS * DEPTH // 32,), np.float16),
+    "z": ((COLUMNS * DEPTH // 64,), np.uint8), "b": ((COLUMNS,), np.float16),
+    "i": ((DEPTH,), np.int32),
+}  # fmt: skip
+
+
+def judge(signature: RegionSignature) -> Refused | None:
+    found = nbits.match(signature)
+    return found if isinstance(found, Refused) else None
+
+
+def found(
+    body: str, operands: str = "x, w, s", bits: int = 4, rows: str = "n, m"
+) -> list[Candidate]:
+    """Return the candidates of a product `p` of x and a weight, with `body` behind it."""
+    proto = onnx.parser.parse_model(f"""
+    <ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
+    g (float16[{rows}, {DEPTH}] x, float16[{rows}, {COLUMNS}] r) => (y) {{
+      p = com.microsoft.MatMulNBits <K = {DEPTH}, N = {COLUMNS}, bits = {bits}, block_size = 32>
+        ({operands})
+      {body}
+    }}""")
+    for name, (shape, dtype) in SHAPES.items():
+        array = np.ones((*shape[:-1], shape[-1] * bits // 4) if name == "w" else shape, dtype)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return found_by(nbits.ANCHOR, scope_of(ir.from_proto(proto)), judge, CudaCostModel)
+
+
+@pytest.mark.parametrize(
+    ("body", "nodes"),
+    [
+        ("y = Identity(p)", 2),
+        ("y = Add(p, r)", 2),
+        ("q = Add(p, b)  y = Mul(q, r)", 3),
+        ("q = com.microsoft.QuickGelu<alpha = 1.0>(p)  y = Mul(q, r)", 3),
+        ("y = Softmax(p)", 1),
+    ],
+)
+def test_what_follows_a_product(body: str, nodes: int) -> None:
+    (one,) = found(body)
+    assert one.signature is not None
+    assert len(one.region.nodes) == nodes
+
+
+@pytest.mark.parametrize(
+    ("operands", "bits", "reason"),
+    [
+        ("x, w, s, , i", 4, "another order"),
+        ("x, w, s", 8, "4 bits"),
+        ("x, w, s, z", 4, "zeros"),
+    ],
+)
+def test_what_is_left(operands: str, bits: int, reason: str) -> None:
+    (one,) = found("y = Identity(p)", operands, bits)
+    assert one.signature is None
+    assert reason in one.reason
+
+
+def test_zeros_and_a_bias() -> None:
+    (one,) = found("y = Add(p, r)", "x, w, s, z, , b", rows="1, 9")
+    assert one.signature is not None
+    assert {"z", "b"} <= {value.name for value in one.region.inputs}

@@ -1,0 +1,205 @@
+"""Products with weights in 4 bits on CUDA, against numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from interpreter import Interpreter, numpy_dtype
+from ortkit.custom_ops.forms.gemm_nbits_half import NBitsHalf, read_nbits_half
+from ortkit.custom_ops.triton.gemm.nbits import NBitsGemm
+from test_triton_attention import stack_bytes
+
+from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.triton.build import compile_step
+from ortkit.kernels.triton.source import VariantSource
+from ortkit.kernels.triton.templates import template_for
+from ortkit.refusal import Refused
+from ortkit.targets.cuda import ARCHITECTURES
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+#: What the epilogue of the largest tile keeps on the stack, at most.
+MOST_STACK = 256
+EPSILON = {"float16": 2.0**-9, "bfloat16": 2.0**-6}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A region of one product and what follows.
+
+    Args:
+        rows: Leading dims of x.
+        depth: K.
+        columns: N.
+        block: Weights with one scale.
+        zero: Whether there are zeros.
+        tail: What follows: nothing, "bias", "silu", "residual", "gate".
+        dtype: Of x and the result.
+        bits: Of a weight.
+    """
+
+    rows: tuple[int | str, ...] = ("batch", "sequence")
+    depth: int = 128
+    columns: int = 40
+    block: int = 32
+    zero: bool = False
+    tail: str = ""
+    dtype: str = "float16"
+    bits: int = 4
+
+    def signature(self) -> RegionSignature:
+        """Return the region."""
+        blocks = self.depth // self.block
+        whole = (*self.rows, self.columns)
+        specs = {
+            "x": TensorSpec("x", self.dtype, (*self.rows, self.depth)),
+            "w": TensorSpec("w", "uint8", (self.columns, blocks, self.block * self.bits // 8)),
+            "s": TensorSpec("s", self.dtype, (self.columns * blocks,)),
+        }
+        if self.zero:
+            specs["z"] = TensorSpec("z", "uint8", (self.columns * -(-blocks // 2),))
+        names = ["x", "w", "s", "z" if self.zero else ""]
+        product, tail = "y", ""
+        if self.tail == "bias":
+            specs["b"] = TensorSpec("b", self.dtype, (self.columns,))
+            names += ["", "b"]
+        elif self.tail == "silu":
+            product, tail = "p", "g = Sigmoid (p)  y = Mul (p, g)"
+        elif self.tail:
+            specs["r"] = TensorSpec("r", self.dtype, whole)
+            operator = "Add" if self.tail == "residual" else "Mul"
+            product, tail = "p", f"y = {operator} (p, r)"
+        operands = ", ".join(names).rstrip(", ")
+        text = (
+            f'<opset_import: ["" : 23, "com.microsoft" : 1]> product_nbits '
+            f"({', '.join(specs)}) => (y) {{ {product} = com.microsoft.MatMulNBits"
+            f"<K: int = {self.depth}, N: int = {self.columns}, bits: int = {self.bits}, "
+            f"block_size: int = {self.block}> ({operands})  {tail} }}"
+        )
+        outputs = (TensorSpec("y", self.dtype, whole),)
+        return RegionSignature("product_nbits", text, tuple(specs.values()), outputs)
+
+    def feeds(self, rows: int) -> list[np.ndarray]:
+        """Return numbers for each input."""
+        rng = np.random.default_rng(5)
+        found = []
+        for spec in self.signature().inputs:
+            shape = [{"batch": 1, "sequence": rows}.get(one, one) for one in spec.shape]
+            if spec.dtype == "uint8":
+                found.append(rng.integers(0, 256, shape, np.uint8))
+                continue
+            values = rng.standard_normal(shape)
+            values = (0.5 + np.abs(values)) / 16 if spec.name == "s" else values
+            found.append(values.astype(numpy_dtype(spec.dtype)))
+        return found
+
+    def expected(self, feeds: list[np.ndarray]) -> np.ndarray:
+        """Return the result in float64."""
+        given = dict(zip([one.name for one in self.signature().inputs], feeds, strict=True))
+        blocks = self.depth // self.block
+        numbers = halves(given["w"]).reshape(self.columns, blocks, self.block)
+        zero = 8.0
+        if self.zero:
+            zero = halves(given["z"].reshape(self.columns, -1))[..., :blocks, None]
+        scale = given["s"].astype(np.float64).reshape(self.columns, blocks, 1)
+        matrix = ((numbers - zero) * scale).reshape(self.columns, self.depth)
+        value = given["x"].astype(np.float64) @ matrix.T
+        other = given.get("b", given.get("r"))
+        if self.tail == "silu":
+            return value / (1 + np.exp(-value))
+        if other is None:
+            return value
+        other = other.astype(np.float64)
+        return value * other if self.tail == "gate" else value + other
+
+
+def halves(packed: np.ndarray) -> np.ndarray:
+    """The numbers of bytes, the low half first; two in place of each along the last axis."""
+    both = np.stack([packed & 15, packed >> 4], -1).astype(np.float64)
+    return both.reshape(*packed.shape[:-1], -1)
+
+
+CASES = {
+    "blocks of 32": Case(depth=512, columns=32),
+    "an odd number of blocks with zeros": Case(depth=96, zero=True, tail="bias"),
+    "zeros": Case(depth=512, columns=16, zero=True, tail="gate"),
+    "blocks of 64": Case(depth=192, block=64, zero=True, tail="residual"),
+    "blocks of 128": Case(depth=640, block=128, tail="silu"),
+    "blocks of 256, zeros": Case(depth=768, block=256, zero=True),
+    "bfloat16": Case(depth=160, zero=True, tail="silu", dtype="bfloat16"),
+    "one row": Case(rows=(1, 1), depth=544, tail="residual"),
+    "rows of two axes": Case(rows=(2, "sequence"), columns=16),
+}
+#: Rows that each variant takes, where all of them are there.
+ROWS = (3, 19, 70, 3, 33, 5)
+
+
+def variants_of(signature: RegionSignature) -> tuple[VariantSource, ...]:
+    """The kernels, also those for what is left to ONNX Runtime."""
+    form = read_nbits_half(signature)
+    assert isinstance(form, NBitsHalf)
+    return NBitsGemm(form).variants()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", CASES)
+def test_products(name: str, interpreter: Interpreter) -> None:
+    case = CASES[name]
+    signature = case.signature()
+    sources = variants_of(signature)
+    rows = (1, 1) if case.rows == (1, 1) else ROWS
+    for number, source in enumerate(sources):
+        feeds = case.feeds(rows[number] if number + 1 < len(sources) else 3)
+        shift = 0 if source.is_aligned else 2
+        (got,) = interpreter.run(signature, feeds, number, shift, sources)
+        want = case.expected(feeds)
+        off = np.abs(got.astype(np.float64) - want)
+        assert off.max() <= EPSILON[case.dtype] * np.abs(want).max(), f"variant {number}"
+
+
+REFUSED = {
+    "8 bits": (Case(bits=8), "4 bits"),
+    "blocks of 16": (Case(block=16), "blocks"),
+    "float32": (Case(dtype="float32"), "float32"),
+    "zeros of one row": (Case(rows=(1, 1), zero=True), "zeros"),
+    "zeros of any rows": (Case(zero=True), "zeros"),
+    "many rows": (Case(rows=(2, 129)), "256 rows"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    case, reason = REFUSED[name]
+    found = template_for(case.signature())
+    assert isinstance(found, Refused)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("w", (39, 4, 16)), ("s", (159,)), ("z", (79,)), ("x", (1, 9, 64))]
+)
+def test_operands_of_other_sizes_are_refused(name: str, shape: tuple[int | str, ...]) -> None:
+    signature = Case(rows=(1, 9), zero=True).signature()
+    inputs = [
+        replace(spec, shape=shape) if spec.name == name else spec for spec in signature.inputs
+    ]
+    assert not isinstance(template_for(signature), Refused)
+    assert isinstance(template_for(replace(signature, inputs=tuple(inputs))), Refused)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("block", [32, 128])
+def test_kernels_fit_every_architecture(block: int, arch: int, tmp_path: Path) -> None:
+    case = Case(depth=4096, columns=14336, block=block, zero=block == 128, tail="silu")
+    for source in variants_of(case.signature()):
+        if source.is_aligned and arch in (source.architectures or ARCHITECTURES):
+            (step,) = source.steps
+            made = compile_step(step, arch, tmp_path)
+            assert stack_bytes(made.cubin, tmp_path) <= MOST_STACK
+            assert made.shared_bytes <= SHARED_BYTES[arch]
