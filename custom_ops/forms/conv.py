@@ -11,32 +11,12 @@ from ortkit.kernels.layouts.conv_filters import Sizes, by_channel
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import known
+from ortkit.operators.window import Window
 from ortkit.refusal import Refused, needed, refusals
 
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
 from .casts import BFLOAT16, source_of_cast, wide_input
 from .epilogue import Epilogue, read_epilogue
-
-
-@dataclass(frozen=True)
-class Window:
-    """How the filter moves; pairs are (vertical, horizontal)."""
-
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    pads: tuple[int, int, int, int]
-    """Top, left, bottom, right."""
-
-    @property
-    def taps(self) -> int:
-        """How many numbers of a channel it looks at."""
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def is_point(self) -> bool:
-        """Whether each output pixel reads the one input pixel in its place."""
-        return self == Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ import onnx
 from ortkit.kernels.layouts.bf16_blocks import filter_layout, layout
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.operators.window import Window
 from ortkit.refusal import Refused, needed, refusals
 
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
 from .casts import BFLOAT16, FLOAT, source_of_cast, wide_input
-from .conv import Window, window_of
+from .conv import window_of
 from .finish import Finish, read_finish
 
 #: Of the Transpose that unpacks a weight.

@@ -24,10 +24,11 @@ from ortkit.kernels.layouts.int8_panels import NARROW, WIDTH, filter_layout, lay
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.operators.window import Window
 from ortkit.refusal import Refused, RefusedError, needed, refusals
 
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
-from .conv import Window, window_of
+from .conv import window_of
 from .epilogue import Epilogue, read_steps
 
 MICROSOFT = "com.microsoft"

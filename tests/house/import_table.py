@@ -29,12 +29,13 @@ MAY_IMPORT = {
     "custom_ops/examples": "__init__",
     "custom_ops/examples/gpu": "",
     "custom_ops/forms": (
-        "custom_ops/tvm/tile kernels kernels/layouts kernels/region kernels/triton"
+        "custom_ops/tvm/tile kernels kernels/layouts kernels/region kernels/triton operators"
     ),
     "custom_ops/triton": "kernels kernels/region kernels/triton targets",
     "custom_ops/triton/attention": "custom_ops/forms kernels kernels/triton",
     "custom_ops/triton/conv": (
         "custom_ops/forms custom_ops/triton kernels kernels/layouts kernels/triton kernels/tuning"
+        " operators"
     ),
     "custom_ops/triton/gemm": (
         "custom_ops/forms custom_ops/triton custom_ops/triton/conv kernels kernels/region"
@@ -47,7 +48,7 @@ MAY_IMPORT = {
     ),
     "custom_ops/tvm/conv": (
         "custom_ops/forms custom_ops/tvm/gemm custom_ops/tvm/tile kernels kernels/layouts"
-        " kernels/region kernels/tvm targets"
+        " kernels/region kernels/tvm operators targets"
     ),
     "custom_ops/tvm/gemm": (
         "custom_ops/forms custom_ops/tvm/tile kernels kernels/layouts kernels/region"
@@ -71,12 +72,14 @@ MAY_IMPORT = {
         " graph/* kernels/* ops/* rewrite targets"
     ),
     "fusion/attention": "fusion/regions graph/* kernels/* operators ops/* rewrite",
-    "fusion/conv": "analysis fusion/int8 fusion/regions graph/* kernels/* rewrite targets",
+    "fusion/conv": (
+        "analysis fusion/int8 fusion/regions graph/* kernels/* operators rewrite targets"
+    ),
     "fusion/decompose": "fusion/attention fusion/gemm fusion/regions ops/* rewrite",
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
-    "fusion/int8": "analysis fusion/regions graph/* isolation kernels/* rewrite targets",
+    "fusion/int8": "analysis fusion/regions graph/* isolation kernels/* operators rewrite targets",
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
     "genai": "graph/* isolation kernels optimization runtime verify verify/perturbed",
     "graph": "operators",

@@ -9,10 +9,11 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.operators.window import Window
 from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
-from ...forms.conv import Window, window_of
+from ...forms.conv import window_of
 from ...forms.conv_half import unfit
 from ..alignment import for_any_alignment
 from .conv_tiles import power

@@ -14,8 +14,8 @@ from ..tile.registers import VECTOR
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
+    from ortkit.operators.window import Window
 
-    from ...forms.conv import Window
     from ...forms.epilogue import Epilogue
     from ..tile.emitter import TileEmitter
 

@@ -10,11 +10,12 @@ from ortkit.kernels.image_anchor import ImageAnchor, ImageSizes
 from ortkit.kernels.region.dtypes import load, memory_dtype
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, known, product
+from ortkit.operators.window import Window
 from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.casts import BFLOAT16, source_of_cast, wide_input
-from ...forms.conv import Window, window_of
+from ...forms.conv import window_of
 from ..tile.registers import VECTOR
 from .depthwise_row import row_taps
 

@@ -22,9 +22,10 @@ from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.kernels.layouts.conv_filters import by_channel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.operators.window import Window
 from ortkit.refusal import Refused
 
-from ...forms.conv import Convolution, Window, packed_weight, read_convolution
+from ...forms.conv import Convolution, packed_weight, read_convolution
 from ..tile.emitter import TileEmitter
 from ..tile.gemm_tile import multiply_add, write_vector
 from ..tile.program import Panel, open_panel

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.image_anchor import ImageAnchor
+from ortkit.operators.window import Window
 
 
 @dataclass(frozen=True)

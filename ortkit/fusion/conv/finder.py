@@ -19,9 +19,10 @@ from ortkit.fusion.conv.sizes import conv_sizes
 from ortkit.fusion.regions.access import is_read_once
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS, is_own_step
 from ortkit.fusion.regions.growth import epilogue_steps
-from ortkit.graph.shapes.conv_window import Window, window_of
+from ortkit.graph.shapes.conv_window import window_of
 from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.kernels.image_anchor import ImageAnchor
+from ortkit.operators.window import Window
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.conv_anchor import ConvSizes
+from ortkit.operators.window import Window
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.cpu import microarchitecture_at
 

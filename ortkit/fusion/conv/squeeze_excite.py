@@ -9,8 +9,8 @@ from ortkit.fusion.conv.bodies import TO_NHWC, BodyWriter, Described
 from ortkit.fusion.conv.finder import PASS, BlockFinder
 from ortkit.fusion.conv.nodes import is_global_mean
 from ortkit.fusion.regions.access import only_reader
-from ortkit.graph.shapes.conv_window import Window
 from ortkit.kernels.layouts.conv_filters import channels_last
+from ortkit.operators.window import Window
 from ortkit.rewrite.site import Site
 
 

@@ -19,11 +19,12 @@ from ortkit.fusion.int8.grids import Array, channel_grids, dequantized, grid_of,
 from ortkit.fusion.int8.products import Finder, IntegerProduct
 from ortkit.fusion.int8.weights import Sizes, Weights
 from ortkit.fusion.regions.access import is_read_once
-from ortkit.graph.shapes.conv_window import Window, window_of
+from ortkit.graph.shapes.conv_window import window_of
 from ortkit.kernels.layouts.conv_filters import Sizes as FilterSizes
 from ortkit.kernels.layouts.int8_panels import joined_groups, layout
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
+from ortkit.operators.window import Window
 from ortkit.refusal import Refused, RefusedError, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site

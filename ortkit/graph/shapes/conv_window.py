@@ -3,37 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortkit.graph.shapes.infer import Shapes
-
-
-@dataclass(frozen=True)
-class Window:
-    """Of a two-dimensional convolution; pairs are (vertical, horizontal)."""
-
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    pads: tuple[int, int, int, int]
-    """Top, left, bottom, right."""
-
-    @property
-    def is_point(self) -> bool:
-        """Whether each output pixel reads the one input pixel in its place."""
-        return self == Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
-
-    @property
-    def attributes(self) -> dict[str, list[int]]:
-        """As a Conv states it."""
-        return {
-            "kernel_shape": list(self.kernel),
-            "strides": list(self.strides),
-            "dilations": list(self.dilations),
-            "pads": list(self.pads),
-        }
+from ortkit.operators.window import Window
 
 
 def window_of(shapes: Shapes, conv: ir.Node, weight_at: int = 1) -> Window | None:
