@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 from ortkit import env
@@ -28,6 +29,8 @@ RUNTIMES = (
     "ort-nightly-gpu",
 )  # fmt: skip
 PYTHONS = ((3, 11), (3, 13))
+#: Which processes get huge pages, as custom_ops/native/constants.cc reads it.
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROBE_SECONDS = 60
 #: Of the failures of the OrtkitExecutionProvider the last ones are shown.
 SHOWN_FAILURES = 3
@@ -100,6 +103,23 @@ def _system() -> Iterator[Finding]:
         yield Finding("system", "python", "broken", f"{found} is not supported", fix)
     yield Finding("system", "platform", "ok", platform.platform())
     yield Finding("system", "cpu", "ok", f"{_cpu_level()}, {_cores()} cores usable")
+    if sys.platform == "linux":
+        yield _huge_pages()
+
+
+def _huge_pages() -> Finding:
+    """Say whether a process may ask for pages of 2 MiB, as kernels of 4-bit weights do."""
+    name, fix = "huge pages", f"for language models: echo madvise > {HUGE_PAGES}"
+    try:
+        told = HUGE_PAGES.read_text("ascii")
+    except OSError:
+        why = "not supported by this system: weights of 4 and 8 bits are read more slowly"
+        return Finding("system", name, "optional", why)
+    chosen = told.partition("[")[2].partition("]")[0]
+    if chosen == "never":
+        why = "off: weights of 4 and 8 bits are read more slowly"
+        return Finding("system", name, "optional", why, fix)
+    return Finding("system", name, "ok", chosen)
 
 
 def _cpu_level() -> str:

@@ -1,4 +1,4 @@
-"""`ortkit optimize FOLDER`: all models of a folder of onnxruntime-genai."""
+"""`ortkit optimize FOLDER`: all models of a folder of onnxruntime-genai, or of Optimum."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ortkit.errors import UserError
 
 if TYPE_CHECKING:
     from ortkit.genai.optimize import OptimizedFolder
+    from ortkit.optimization.call import OptimizeOptions
 
 SCHEMA = "ortkit.optimize-genai/1"
 #: Flags that are about one model.
@@ -36,12 +37,11 @@ def run_folder(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output or source.resolve().parent / f"{source.resolve().name}.opt"
     has_document = arguments.json or arguments.report is not None
     schema = verdicts.json_schema(arguments, is_written=has_document)
-    from ortkit.genai.optimize import optimize_genai
     from ortkit.graph.io.atomic import write_whole
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = options_of(arguments, progress)
-        done = optimize_genai(source, output, options, text=arguments.text)
+        done = _optimized(source, output, options, arguments.text)
     reports = [each.report for each in done.models if each.report is not None]
     worst = verdicts.worst(each.verification for each in reports if each.verification is not None)
     objections = [
@@ -53,6 +53,8 @@ def run_folder(arguments: argparse.Namespace) -> int:
         worst, accepts=arguments.accept_unverified, objections=objections
     )
     document = {"schema": SCHEMA, **_json(done, schema), **outcome.to_json()}
+    for note in done.notes:
+        show.note(f"note: {note}")
     if arguments.report is not None:
         write_whole(arguments.report, json.dumps(document, indent=2) + "\n")
     if arguments.json:
@@ -61,6 +63,27 @@ def run_folder(arguments: argparse.Namespace) -> int:
         _show(done, verbose=arguments.verbose)
     verdicts.say(outcome, worst)
     return outcome.code
+
+
+def _optimized(
+    source: Path, output: Path, options: OptimizeOptions, text: Path | None
+) -> OptimizedFolder:
+    """Optimize a folder with a configuration of genai as that, any other model by model."""
+    from ortkit.genai.folder import is_genai_folder
+    from ortkit.genai.optimize import OptimizedFolder, OptimizedModel, optimize_genai
+
+    if is_genai_folder(source) or not any(source.glob("*.onnx")):
+        return optimize_genai(source, output, options, text=text)
+    if text is not None:
+        raise UserError("is for folders of onnxruntime-genai", where="--text", fix="drop it")
+    from ortkit.integrations.optimum import optimized_models, write_folder
+
+    found = optimized_models(source, output, options)
+    write_folder(source, output, found)
+    models = tuple(
+        OptimizedModel(Path(name).stem, name, each.report) for name, each in found.items()
+    )
+    return OptimizedFolder(output, models, None)
 
 
 def _show(done: OptimizedFolder, *, verbose: bool) -> None:
@@ -96,5 +119,6 @@ def _json(done: OptimizedFolder, schema: int) -> dict[str, object]:
         for each in done.models
     ]
     return {
-        "folder": str(done.path), "models": models, "agreement": agreement_json(done.agreement)
+        "folder": str(done.path), "models": models, "agreement": agreement_json(done.agreement),
+        "notes": list(done.notes),
     }  # fmt: skip

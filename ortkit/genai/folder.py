@@ -136,7 +136,7 @@ def read_folder(path: Path) -> GenaiFolder:
         raise UserError(
             f"is a folder without {CONFIG}" if path.is_dir() else "is no folder",
             where=str(path),
-            fix="name an ONNX file, or a folder of genai",
+            fix="name an ONNX file, or a folder of genai or Optimum",
         )
     try:
         config = json.loads(

@@ -27,7 +27,7 @@ _OUTPUTS = {
     "present_key_names": "present.%d.key",
     "present_value_names": "present.%d.value",
 }
-#: More tokens or layers than this no configuration means.
+#: More tokens than this no configuration means.
 _MOST = 1 << 20
 #: What the configuration calls the names of states that are no keys and values.
 _STATE = re.compile(r"past_(\w+)_names")
@@ -100,7 +100,7 @@ def _layout(config: Mapping[str, Any], path: Path) -> DecoderLayout:
     caches = []
     windows = _windows(model)
     for part in ("key", "value"):
-        for layer in range(_layers(decoder, inputs, names[f"past_{part}_names"])):
+        for layer in range(_layers(inputs, names[f"past_{part}_names"])):
             past = names[f"past_{part}_names"].replace("%d", str(layer))
             present = made[f"present_{part}_names"].replace("%d", str(layer))
             if past not in inputs:
@@ -111,7 +111,7 @@ def _layout(config: Mapping[str, Any], path: Path) -> DecoderLayout:
     for role in sorted(names.keys() - _INPUTS.keys()):
         state = _STATE.fullmatch(role)
         if state is not None and (output := f"present_{state[1]}_names") in made:
-            caches += _states(decoder, inputs, outputs, (names[role], made[output]))
+            caches += _states(inputs, outputs, (names[role], made[output]))
     known = {cache.past for cache in caches}
     roles = {names[role] for role in ("input_ids", "attention_mask", "position_ids")}
     others = inputs.keys() - known - roles - model.graph.initializers.keys()
@@ -136,15 +136,12 @@ def _strings(part: object) -> dict[str, str]:
     return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
-def _layers(decoder: Mapping[str, Any], inputs: Mapping[str, ir.Value], pattern: str) -> int:
+def _layers(inputs: Mapping[str, ir.Value], pattern: str) -> int:
+    """Return one more than the last layer that has an input of this name, as genai counts them."""
     if "%d" not in pattern:
         raise RefusedError(f"the names {pattern!r} have no %d for the layer")
-    told = decoder.get("num_hidden_layers")
-    if isinstance(told, int):
-        if told > _MOST:
-            raise RefusedError(f"its configuration has {told} layers")
-        return told
-    return next(n for n in range(len(inputs) + 1) if pattern.replace("%d", str(n)) not in inputs)
+    layer = re.compile(re.escape(pattern).replace("%d", "([0-9]{1,6})"))
+    return 1 + max((int(found[1]) for found in map(layer.fullmatch, inputs) if found), default=-1)
 
 
 def _cache(
@@ -168,7 +165,6 @@ def _cache(
 
 
 def _states(
-    decoder: Mapping[str, Any],
     inputs: Mapping[str, ir.Value],
     outputs: Collection[str],
     patterns: tuple[str, str],
@@ -176,13 +172,12 @@ def _states(
     """Find states of a fixed size, such as the last inputs of convolutions.
 
     Args:
-        decoder: Its part of the configuration.
         inputs: By name.
         outputs: Names.
         patterns: Names of an input and of the output that becomes it.
     """
     found = []
-    for layer in range(_layers(decoder, inputs, patterns[0])):
+    for layer in range(_layers(inputs, patterns[0])):
         past, present = (each.replace("%d", str(layer)) for each in patterns)
         if past not in inputs or present not in outputs:
             continue

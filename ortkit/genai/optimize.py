@@ -10,6 +10,7 @@ from typing import Any
 
 from ortkit.errors import CheckError, OrtkitError, UserError
 from ortkit.genai.agreement import Agreement
+from ortkit.genai.consistency import check_decoder
 from ortkit.genai.decoders import compare_folders, foreign_library, tokens_of
 from ortkit.genai.folder import CONFIG, Change, GenaiFolder, Section, changed_config, read_folder
 from ortkit.genai.layout import DecoderLayout, layout_of
@@ -53,11 +54,13 @@ class OptimizedFolder:
         models: All that its configuration names.
         agreement: How the text decoder agrees with the original's, token by token; why that is
             not known; None if nothing is verified.
+        notes: Numbers of the configuration that are not those of the model, and do no harm.
     """
 
     path: Path
     models: tuple[OptimizedModel, ...]
     agreement: Agreement | Refused | None
+    notes: tuple[str, ...] = ()
 
 
 def optimize_genai(
@@ -80,7 +83,7 @@ def optimize_genai(
 
     Raises:
         UserError: The folder is none of genai's, or the output cannot be written.
-        ModelError: The configuration or a model is damaged.
+        ModelError: The configuration or a model is damaged, or one does not fit the other.
         CheckError: The optimized decoder does not run, or chooses other tokens than the original.
         MissingDependencyError: A runtime that is needed is not installed.
     """
@@ -88,6 +91,7 @@ def optimize_genai(
     options = options or OptimizeOptions()
     given = read_folder(source)
     _check_output(source, target)
+    notes = check_decoder(given)
     layout = layout_of(given)
     tokens = tokens_of(given, layout, text)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +110,7 @@ def optimize_genai(
             agreement = _agreement(given, new, layout, tokens, work, options)
             models = [_with_tokens_compared(given, model, agreement) for model in models]
         _replace(new, target, work / "old")
-    return OptimizedFolder(target, tuple(models), agreement)
+    return OptimizedFolder(target, tuple(models), agreement, notes)
 
 
 def _check_output(source: Path, target: Path) -> None:

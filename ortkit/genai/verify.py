@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortkit.errors import UserError
 from ortkit.genai.agreement import STEPS, Agreement
+from ortkit.genai.consistency import check_decoder
 from ortkit.genai.decoders import compare_folders, tokens_of
 from ortkit.genai.folder import read_folder
 from ortkit.genai.layout import layout_of
@@ -51,13 +52,15 @@ def verify_genai(
 
     Raises:
         UserError: A folder is none of genai's, or the models are others.
-        ModelError: A configuration or a model is damaged.
+        ModelError: A configuration or a model is damaged, or one does not fit the other.
     """
     first, second = read_folder(original), read_folder(candidate)
     there = {each.place: each for each in second.sections}
     missing = [each.name for each in first.sections if each.place not in there]
     if missing:
         raise UserError(f"has no model for {', '.join(missing)}", where=str(candidate))
+    for folder in (first, second):
+        check_decoder(folder)
     layout = layout_of(first)
     tokens = tokens_of(first, layout, text)
     models = tuple(

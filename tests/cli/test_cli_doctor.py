@@ -91,3 +91,27 @@ def test_a_package_that_breaks_does_not_take_the_doctor_with_it(
     look: Callable[[None], Probed], said: str
 ) -> None:
     assert doctor._probe(look) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "value"),
+    [
+        ("always [madvise] never\n", "ok", "madvise"),
+        (
+            "always madvise [never]\n",
+            "optional",
+            "off: weights of 4 and 8 bits are read more slowly",
+        ),
+        (None, "optional", "not supported by this system"),
+    ],
+)
+def test_whether_there_are_huge_pages_is_said(
+    text: str | None, state: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "enabled"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(doctor, "HUGE_PAGES", file)
+    one = doctor._huge_pages()
+    assert (one.state, one.value.startswith(value)) == (state, True)
+    assert bool(one.fix) == (text is not None and state != "ok")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import ortkit
+from ortkit.cli.main import run as command
 from ortkit.cli.optimize_optimum import run
 from ortkit.integrations import optimum
 from ortkit.integrations.optimum import (
@@ -95,6 +97,26 @@ def test_a_folder_is_optimized_whole(tmp_path: Path) -> None:
     with pytest.raises(ortkit.UserError, match="there is no ONNX model in it"):
         optimize_folder(tmp_path, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_the_command_takes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, output = tmp_path / "exported", tmp_path / "opt"
+    folder.mkdir()
+    for name in ("decoder_model", "encoder_model"):
+        write_model(folder / f"{name}.onnx")
+    (folder / "config.json").write_text("{}", "utf-8")
+    given = ["optimize", str(folder), "-o", str(output), "--level", "1", "--no-timing"]
+    assert command([*given, "--text", "text.txt"]) == 2
+    assert "--text: is for folders of onnxruntime-genai" in capsys.readouterr().err
+    assert command([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found["models"]] == ["decoder_model", "encoder_model"]
+    assert found["agreement"] is None
+    assert sorted(one.name for one in output.iterdir()) == [
+        "config.json", "decoder_model.onnx", "encoder_model.onnx",
+    ]  # fmt: skip
+    assert command(given) == 2
+    assert "is there already; name a new folder" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:

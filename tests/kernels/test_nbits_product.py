@@ -137,6 +137,9 @@ FORMS = {
     "bytes": Form(depth=96, bits=8),
     "bytes in blocks of 16": Form(depth=80, bits=8, block=16),
     "bytes in blocks of 128": Form(depth=640, bits=8, block=128, bias=True),
+    "bytes with zeros": Form(depth=1056, columns=48, bits=8, zero=True, tail="add"),
+    "bytes with zeros in blocks of 16": Form(depth=80, bits=8, block=16, zero=True),
+    "bytes with zeros in blocks of 256": Form(depth=768, bits=8, block=256, zero=True),
 }
 ROWS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 32, 33, 70)
 
@@ -331,7 +334,6 @@ def test_operands_of_other_sizes_are_refused(name: str, shape: tuple[int | str, 
         (Form(level=3), VNNI, "no tiles"),
         (Form(block=16), TILES, "multiple of 32"),
         (Form(bits=8), "x86-64-v4", "no VNNI"),
-        (Form(bits=8, zero=True), VNNI, "zeros of weights in 8 bits"),
     ],
 )
 def test_refused_on_a_level(form: Form, level: str, reason: str) -> None:

@@ -63,8 +63,6 @@ class NBitsProduct:
             return Refused(f"processors of level {level} have no tiles")
         if of.bits == 8 and not has_bf16(level):
             return Refused(f"processors of level {level} have no VNNI, for weights in 8 bits")
-        if of.bits == 8 and of.zero is not None:
-            return Refused("zeros of weights in 8 bits")
         return None
 
     def estimate(self) -> tuple[float, float]:

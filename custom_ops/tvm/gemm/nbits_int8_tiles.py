@@ -3,6 +3,8 @@
 A part of a panel's columns becomes int8, four elements of the depth of 16 columns in a vector, and
 stays in the cache while tiles of rows are multiplied by it. Rows are rounded to int8 with a scale
 for each block and 128 is added, since one operand has no sign; sums begin with what that adds.
+Weights of 8 bits less their zeros may exceed int8. They are taken as if all zeros were the middle,
+and (middle - zero) times the sum of the row's block is added.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ _GROUP = 4
 #: Which of 16 elements of the depth follow each other where weights have 4 bits: of each 4 bytes
 #: the low halves, then the high ones.
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
+# Elements of a block that are summed at once, without a loop around: there LLVM kept the sums of
+# bytes in memory, and 128 rows of 2,048 x 8,192 in blocks of 64 took 45 ms instead of 13 (Zen 4,
+# 2026-11-28). 256 took more than a minute to compile.
+_SPAN = 128
 #: Elements of the depth that panels and rows become int8 of at once, at most.
 PART = 512
 
@@ -64,11 +70,13 @@ class Panel:
         values: uint8 (of int8) [2, PART / 4, 16, 4], and where it begins.
         starts: int32 [PART / block, 32], what sums of a block begin with.
         scales: float32 [PART / block, 32].
+        zeros: float32 [PART / block, 32], (middle - zero) scale; None where bytes hold the zeros.
     """
 
     values: tuple[Buffer, Expr]
     starts: Buffer
     scales: Buffer
+    zeros: Buffer | None
 
 
 @dataclass(frozen=True)
@@ -78,12 +86,14 @@ class Rows:
     Args:
         values: uint8 [rows, pitch], 128 added, and where it begins.
         scales: float32 [rows, blocks].
+        sums: float32 [rows, blocks], of the rounded rows' blocks; None where bytes hold the zeros.
         pitch: Bytes from a row to the next.
         blocks: Of a row.
     """
 
     values: tuple[Buffer, Expr]
     scales: Buffer
+    sums: Buffer | None
     pitch: int
     blocks: int
 
@@ -93,11 +103,17 @@ def part_of(of: Blocks) -> int:
     return max(of.block, PART // of.block * of.block)
 
 
+def _has_wide_zeros(of: Blocks) -> bool:
+    """Say whether a weight less its zero may exceed int8."""
+    return of.bits == 8 and of.zero is not None
+
+
 def panel_for(e: NBitsEmitter, of: Blocks) -> Panel:
     """Declare room for a part of a panel."""
     blocks = part_of(of) // of.block * PAIRS
     values = e.aligned(PAIRS * part_of(of), "uint8")
-    return Panel(values, e.local(blocks, "int32"), e.local(blocks, "float32"))
+    zeros = e.local(blocks, "float32") if _has_wide_zeros(of) else None
+    return Panel(values, e.local(blocks, "int32"), e.local(blocks, "float32"), zeros)
 
 
 def rows_for(e: NBitsEmitter, of: Blocks, count: int, blocks: int) -> Rows:
@@ -108,7 +124,8 @@ def rows_for(e: NBitsEmitter, of: Blocks, count: int, blocks: int) -> Rows:
     """
     pitch = blocks * of.block + BYTES
     scales = e.local(count * blocks, "float32")
-    return Rows(e.aligned(count * pitch, "uint8"), scales, pitch, blocks)
+    sums = e.local(count * blocks, "float32") if _has_wide_zeros(of) else None
+    return Rows(e.aligned(count * pitch, "uint8"), scales, sums, pitch, blocks)
 
 
 def round_rows(
@@ -137,8 +154,11 @@ def round_rows(
             here, order = (buffer, e.share(start + at)), ORDER if of.bits == 4 else None
             for line in range(0, of.block, VECTOR):  # of the next row
                 e.prefetch(buffer, start + at + e.i64(of.depth + line), NEAREST)
-            scale, _ = quantize_block(e, here, of.block, target, _OFFSET, order)
-            e.store(sink.scales, scale, row * e.i64(sink.blocks) + block)
+            scale, total = quantize_block(e, here, of.block, target, _OFFSET, order)
+            place = row * e.i64(sink.blocks) + block
+            e.store(sink.scales, scale, place)
+            if sink.sums is not None:
+                e.store(sink.sums, scale * e.cast(e.sum_int(total), "float32"), place)
 
 
 def unpack_panel(
@@ -188,7 +208,10 @@ def _unpack_blocks(
             of_column = e.share(column + lane)
             scale = of.scale[of_column * e.i64(of.count) + block]
             e.store(sink.scales, scale, place + e.i64(index * PAIRS) + lane)
-            if of.zero is not None:
+            if sink.zeros is not None:
+                moved = (e.f32(of.middle) - of.zero_at(e, of_column, block)) * scale
+                e.store(sink.zeros, moved, place + e.i64(index * PAIRS) + lane)
+            elif of.zero is not None:
                 zero = e.cast(of.zero_at(e, of_column, block), "uint32")
                 each = zero * e.constant(_EACH_BYTE, "uint32")
                 e.store(zeros, each, e.i64(index * VECTOR) + lane)
@@ -214,7 +237,7 @@ def _unpack_blocks(
 
 def _zeros_of(e: NBitsEmitter, of: Blocks, zeros: Buffer, index: int) -> Expr:
     """Return the zeros of a block of 16 columns, each as often as a group has elements."""
-    if of.zero is None:
+    if of.zero is None or _has_wide_zeros(of):
         return e.everywhere(e.constant(int(of.middle) * _EACH_BYTE, "uint32"))
     return e.share_bytes(e.tir.reinterpret("uint8x64", e.row(zeros, index * VECTOR, VECTOR)))
 
@@ -337,44 +360,64 @@ def _tile(
     start = rows.values[1] + top * e.i64(rows.pitch) + skipped * e.i64(of.block)
     start = e.share(start)
     totals = [[e.local(VECTOR, "int32") for _ in range(vectors)] for _ in range(height)]
-    span = min(of.block, PAIRS)
-    with e.loop(length) as block:
+    span = min(of.block, _SPAN)
+    parts = of.block // span
+    with e.loop(length * e.i64(parts)) as step:
+        block = e.share(e.divide_down(step, parts))
+        is_first = e.equal(step, block * e.i64(parts))
         line = e.share(block * e.i64(PAIRS) + e.i64(first * VECTOR))
         for v in range(vectors):
-            begin_with = e.share_row(
-                e.part(panel.starts, line + e.i64(v * VECTOR), VECTOR), VECTOR, "int32"
-            )
+            begin_with = e.part(panel.starts, line + e.i64(v * VECTOR), VECTOR)
+            if parts > 1:
+                once = e.share(e.select(is_first, e.i32(1), e.i32(0)))
+                begin_with = begin_with * e.tir.Broadcast(once, VECTOR)
+            begin_with = e.share_row(begin_with, VECTOR, "int32")
             for row in totals:
                 e.store_row(row[v], begin_with, 0, VECTOR)
-        with e.loop(e.i64(of.block // span)) as step:
-            depth = e.share(block * e.i64(of.block) + step * e.i64(span))
-            for group in range(span // _GROUP):
-                at_group = depth + e.i64(group * _GROUP)
-                weights = [
-                    e.share_bytes(
-                        e.sixty_four(
-                            panel.values[0],
-                            panel.values[1]
-                            + e.i64((first + v) * VECTOR * part)
-                            + at_group * e.i64(VECTOR),
-                        )
+        depth = e.share(step * e.i64(span))
+        for group in range(span // _GROUP):
+            at_group = depth + e.i64(group * _GROUP)
+            weights = [
+                e.share_bytes(
+                    e.sixty_four(
+                        panel.values[0],
+                        panel.values[1]
+                        + e.i64((first + v) * VECTOR * part)
+                        + at_group * e.i64(VECTOR),
                     )
-                    for v in range(vectors)
-                ]
-                for number, row in enumerate(totals):
-                    at = start + at_group + e.i64(number * rows.pitch)
-                    four = e.part(rows.values[0], at, _GROUP)
-                    a = e.share_bytes(e.everywhere(e.tir.reinterpret("uint32", four)))
-                    for total, weight in zip(row, weights, strict=True):
-                        e.store_row(total, e.dot4(e.row(total, 0, VECTOR), a, weight), 0, VECTOR)
+                )
+                for v in range(vectors)
+            ]
+            for number, row in enumerate(totals):
+                at = start + at_group + e.i64(number * rows.pitch)
+                four = e.part(rows.values[0], at, _GROUP)
+                a = e.share_bytes(e.everywhere(e.tir.reinterpret("uint32", four)))
+                for total, weight in zip(row, weights, strict=True):
+                    e.store_row(total, e.dot4(e.row(total, 0, VECTOR), a, weight), 0, VECTOR)
         scales = [
             e.share_row(e.part(panel.scales, line + e.i64(v * VECTOR), VECTOR), VECTOR, "float32")
             for v in range(vectors)
         ]
+        zeros = (
+            []
+            if panel.zeros is None
+            else [
+                e.share_row(
+                    e.part(panel.zeros, line + e.i64(v * VECTOR), VECTOR), VECTOR, "float32"
+                )
+                for v in range(vectors)
+            ]
+        )
         of_rows = e.share(top * e.i64(rows.blocks) + skipped + block)
         for number, row in enumerate(totals):
             scale = rows.scales[of_rows + e.i64(number * rows.blocks)]
             factor = e.tir.Broadcast(e.share(scale), VECTOR)
+            if rows.sums is not None:  # weights of 8 bits, with VNNI only: sums are held
+                found = rows.sums[of_rows + e.i64(number * rows.blocks)]
+                found = e.select(is_first, found, e.f32(0.0)) if parts > 1 else found
+                of_row = e.tir.Broadcast(e.share(found), VECTOR)
+                for sum_, zero in zip(held[number], zeros, strict=True):
+                    e.store_row(sum_, e.row(sum_, 0, VECTOR) + zero * of_row, 0, VECTOR)
             for v, total in enumerate(row):
                 whole = e.cast(e.row(total, 0, VECTOR), "float32x16")
                 if held:
