@@ -35,13 +35,8 @@ before_jobs = preload_onnxruntime
 #: Added to the name of a value where it is an input and another model computes it.
 GIVEN = "/given"
 _PAGE = resource.getpagesize()
-# Threads that wait for work would take a third of the processor time of a run of bert-base.
-_CONFIG = {
-    "session.intra_op.allow_spinning": "0",
-    # Without VNNI ONNX Runtime's products with int8 weights overflow unless it is asked for exact
-    # ones; kernels of ours are exact.
-    "session.x64quantprecision": "1",
-}
+#: Threads that wait for work would take a third of the processor time of a run of bert-base.
+_CONFIG = {"session.intra_op.allow_spinning": "0"}
 
 
 @dataclass(frozen=True)
