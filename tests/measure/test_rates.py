@@ -71,3 +71,10 @@ def test_times_are_corrected_by_kind() -> None:
     found = Calibration(kernels=(("conv", 1.5),))
     assert found.corrected("conv", (3.0, 2.0)) == (3.0, 3.0)
     assert found.corrected("product", (3.0, 2.0)) == (3.0, 2.0)
+
+
+@pytest.mark.parametrize("factor", [0.82, 1.06, 1.17])
+def test_what_predictions_are_off_by_at_single_sizes_corrects_none(factor: float) -> None:
+    """These are factors of the machine whose rates the predictions have."""
+    found = Calibration(kernels=(("conv", factor),))
+    assert found.corrected("conv", (3.0, 2.0)) == (3.0, 2.0)
