@@ -111,11 +111,11 @@ def _huge_pages() -> Finding:
     """Say whether a process may ask for pages of 2 MiB, as kernels of 4-bit weights do."""
     name, fix = "huge pages", f"for language models: echo madvise > {HUGE_PAGES}"
     try:
-        told = HUGE_PAGES.read_text("ascii")
+        modes = HUGE_PAGES.read_text("ascii")
     except OSError:
         why = "not supported by this system: weights of 4 and 8 bits are read more slowly"
         return Finding("system", name, "optional", why)
-    chosen = told.partition("[")[2].partition("]")[0]
+    chosen = modes.partition("[")[2].partition("]")[0]
     if chosen == "never":
         why = "off: weights of 4 and 8 bits are read more slowly"
         return Finding("system", name, "optional", why, fix)

@@ -55,14 +55,14 @@ def _problems(
     logits = _named(outputs, "logits", "logits")
     for value in model.graph.outputs:
         shape = shapes.shape(value) if value.name == logits else None
-        told = _positive(config.get("vocab_size"))
-        if shape and isinstance(shape[-1], int) and shape[-1] != told:
-            said = "missing" if told is None else str(told)
+        number = _positive(config.get("vocab_size"))
+        if shape and isinstance(shape[-1], int) and shape[-1] != number:
+            said = "missing" if number is None else str(number)
             yield f"vocab_size is {said}, and the model has logits of {shape[-1]} tokens"
-    told = _positive(decoder.get("head_size"))
+    number = _positive(decoder.get("head_size"))
     for name, declared, found in _widths(decoder, model, shapes):
-        if told is not None and not isinstance(declared, int) and found != told:
-            yield f"head_size is {told}, and heads of cache {name!r} have {found} elements"
+        if number is not None and not isinstance(declared, int) and found != number:
+            yield f"head_size is {number}, and heads of cache {name!r} have {found} elements"
 
 
 def _notes(decoder: Mapping[str, Any], model: ir.Model, shapes: Shapes) -> Iterator[str]:
@@ -71,20 +71,20 @@ def _notes(decoder: Mapping[str, Any], model: ir.Model, shapes: Shapes) -> Itera
     found = 1 + max((_layer(name, decoder) for name in names), default=-1)
     if isinstance(layers, int) and found and layers != found:
         yield f"num_hidden_layers is {layers}, and the model has caches of {found} layers"
-    told = _positive(decoder.get("head_size"))
+    number = _positive(decoder.get("head_size"))
     widths = {found for _, _, found in _widths(decoder, model, shapes)}
-    if told is not None and widths and told not in widths:
-        yield f"head_size is {told}, and heads of the model have {min(widths)} elements"
-    told = _positive(decoder.get("num_key_value_heads"))
+    if number is not None and widths and number not in widths:
+        yield f"head_size is {number}, and heads of the model have {min(widths)} elements"
+    number = _positive(decoder.get("num_key_value_heads"))
     heads = {each for each in _heads(decoder, model, shapes) if isinstance(each, int)}
-    if told is not None and heads and told not in heads:
-        yield f"num_key_value_heads is {told}, and caches of the model have {min(heads)}"
+    if number is not None and heads and number not in heads:
+        yield f"num_key_value_heads is {number}, and caches of the model have {min(heads)}"
 
 
 def _layer(name: str, decoder: Mapping[str, Any]) -> int:
     """Return the layer whose cache or other state an input is; -1 if it is none."""
-    told = decoder.get("inputs")
-    given = told if isinstance(told, dict) else {}
+    number = decoder.get("inputs")
+    given = number if isinstance(number, dict) else {}
     templates = {"past_key_names": "past_key_values.%d.key", **given}
     for role, template in templates.items():
         if role.startswith("past_") and isinstance(template, str):

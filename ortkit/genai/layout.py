@@ -152,10 +152,10 @@ def _cache(
     dims = list(value.shape or ())
     if len(dims) != 4:
         raise RefusedError(f"cache {name!r} has {len(dims)} axes, not 4")
-    told = decoder.get("num_key_value_heads"), decoder.get("head_size")
+    given = decoder.get("num_key_value_heads"), decoder.get("head_size")
     heads, width = (
         dim if isinstance(dim, int) else other
-        for dim, other in zip((dims[1], dims[3]), told, strict=True)
+        for dim, other in zip((dims[1], dims[3]), given, strict=True)
     )
     if not isinstance(heads, int) or not isinstance(width, int):
         raise RefusedError(f"the sizes of cache {name!r} are not known")
