@@ -142,6 +142,19 @@ class Bf16Emitter(TileEmitter):
         """Add the product of two tiles of bfloat16 to one of float32."""
         self._tile("tdpbf16ps", *map(self._number, (total, a, b)))
 
+    def multiply_byte_tiles(self, total: int, a: int, b: int, *, is_signed: bool = False) -> None:
+        """Add the exact product of two tiles of bytes to one of int32.
+
+        Args:
+            total: The tile of sums.
+            a: Rows of up to 64 bytes; its tile has as many bytes a row as four times the rows of
+                `b`.
+            b: Rows of 16 groups of four int8: neighbours along K of a column lie together.
+            is_signed: Whether `a` is int8 too, else uint8.
+        """
+        name = "tdpbssd" if is_signed else "tdpbusd"
+        self._tile(name, *map(self._number, (total, a, b)))
+
     def _number(self, tile: int) -> Expr:
         return self.constant(tile, "int8")
 
