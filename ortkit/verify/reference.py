@@ -23,6 +23,7 @@ from ortkit.verify.inputs.given import load_given
 from ortkit.verify.inputs.guard_sets import with_guards_met
 from ortkit.verify.inputs.long import long_plan
 from ortkit.verify.inputs.sets import InputSet, InputSets
+from ortkit.verify.inputs.single_pixels import single_pixel_plans
 from ortkit.verify.inputs.sizes import free_inputs
 from ortkit.verify.inputs.usual import usual_plans
 from ortkit.verify.inputs.usual_sizes import how_to_give
@@ -220,6 +221,7 @@ def input_sets(request: Request) -> InputSets:
         plans = maker.covering(samples, seed)
         long = long_plan(maker, request.model, seed + len(plans), request.candidate)
         plans = plans if long is None else (*plans, long)
+        plans = (*plans, *single_pixel_plans(maker, request.model, seed + len(plans)))
     return InputSets.made(maker, plans, seed, request.most_sets)
 
 

@@ -37,10 +37,34 @@ def test_same_pixels(
 ) -> None:
     before = resize(opset, sizes, **attributes)
     after, _ = rewritten(before, select_passes("lower-cubic-resize", level=2))
-    assert kinds(after) == ["MatMul", "MatMul"]
+    assert [kind for kind in kinds(after) if kind == "MatMul"] == ["MatMul", "MatMul"]
     feeds = feeds_of(before)
     (want,), (got,) = run(before, feeds), run(after, feeds)
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4, 5), (2, 0, 4, 5), (0, 0, 4, 5), (1, 1, 4, 5)])
+@pytest.mark.parametrize("scales", [(1, 1, 2, 3), (1, 1, 3, 2), (1, 1, 2, 1)])
+@pytest.mark.parametrize("opset", [11, 18])
+def test_empty_images(shape: tuple[int, ...], scales: tuple[int, ...], opset: int) -> None:
+    graph = Graph(opset=opset)
+    region = graph.data(np.zeros(0)) if opset < 13 else ""
+    x = graph.input("n", "c", 4, 5)
+    before = graph.model(graph.op("Resize", x, region, graph.data(scales), mode="cubic"))
+    after, _ = rewritten(before, select_passes("lower-cubic-resize", level=2))
+    assert "Resize" not in kinds(after)
+    feeds = {name: np.ones(shape, np.float32) for name in feeds_of(before)}
+    (want,), (got,) = run(before, feeds), run(after, feeds)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6)
+
+
+def test_images_that_are_there_read_one_copy_of_the_weights() -> None:
+    graph = Graph(opset=13)
+    x = graph.input(1, 3, 4, 5)
+    before = graph.model(graph.op("Resize", x, "", graph.data([1, 1, 2, 3]), mode="cubic"))
+    after, _ = rewritten(before, select_passes("lower-cubic-resize", level=2))
+    assert kinds(after) == ["MatMul", "MatMul"]
 
 
 def test_pixels_that_are_left_out() -> None:
@@ -50,7 +74,7 @@ def test_pixels_that_are_left_out() -> None:
     mode = {"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel"}
     before = graph.model(graph.op("Resize", graph.input("n", 2, 3, 3), "", scales, **mode))
     after, _ = rewritten(before, select_passes("lower-cubic-resize", level=2))
-    assert kinds(after) == ["MatMul", "MatMul"]
+    assert [kind for kind in kinds(after) if kind == "MatMul"] == ["MatMul", "MatMul"]
     feeds = feeds_of(before)
     (want,), (got,) = run(before, feeds), run(after, feeds)
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())

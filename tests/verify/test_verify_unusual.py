@@ -11,6 +11,7 @@ from small_models import model, random_weights
 
 from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.long import length_tests, long_plan
+from ortkit.verify.inputs.single_pixels import single_pixel_plans
 from ortkit.verify.pair import verify_models
 
 Weights = Mapping[str, np.ndarray]
@@ -181,3 +182,28 @@ def test_halves_are_rounded_to_even_numbers(name: str) -> None:
         nodes = nodes.replace(f"r = Round({value})", f"a = Add({value}, half) r = Floor(a)")
     assert verify_models(even, even).verdict == "yes"
     assert verify_models(even, model(text.replace("NODES", nodes), weights)).verdict == "no"
+
+
+RESIZED = """g (float[batch, 3, h, w] x) => (float[batch, 3, a, b] y) {{
+    half = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+    y = Resize <mode = "linear", coordinate_transformation_mode = "{mode}"> (half, , scales)
+}}"""
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.3])
+@pytest.mark.parametrize("wrong", ["pytorch_half_pixel", "half_pixel_symmetric"])
+def test_single_pixels_are_compared(scale: float, wrong: str) -> None:
+    """Some ways to place pixels differ where one pixel is left of more, and nowhere else."""
+    scales = {"scales": np.array([1, 1, scale, scale], np.float32)}
+    right = model(RESIZED.format(mode="half_pixel"), scales)
+    found = verify_models(right, right)
+    assert found.verdict == "yes"
+    pixels = {0.5: 4, 0.3: 8}[scale]
+    assert any(f"h {pixels}, w {pixels}" in each for each in found.input_sets)
+    assert verify_models(right, model(RESIZED.format(mode=wrong), scales)).verdict == "no"
+
+
+def test_sizes_that_are_fixed_have_no_single_pixels() -> None:
+    text = RESIZED.format(mode="half_pixel").replace("h, w] x", "8, 8] x")
+    fixed = model(text, {"scales": np.array([1, 1, 0.5, 0.5], np.float32)})
+    assert single_pixel_plans(FeedMaker.of(fixed, {}), fixed, 0) == ()
