@@ -37,6 +37,14 @@ def test_guards_are_read_off_the_graph(body: str, guards: set[float]) -> None:
     assert {round(number, 6) for number in found} == guards
 
 
+def test_guards_are_read_behind_thousands_of_operators() -> None:
+    """Longer than the interpreter's calls may be nested."""
+    steps = " ".join(f"v{i + 1} = Neg(v{i})" for i in range(1500))
+    text = f"g (float[4] v0) => (bool[4] y) {{ {steps} y = Greater(v1500, c) }}"
+    built = model(text, {"c": np.array(7, F)})
+    assert guards_of(built.graph.inputs[0], built) == (7.0,)
+
+
 @pytest.mark.parametrize("threshold", [6.0, 1000.0, -1e6])
 def test_both_sides_of_a_guard_are_met(threshold: float) -> None:
     text = "g (float[n, 8] x) => (float[n, 8] y) {{ c = {test} y = Where(c, {both}) }}"

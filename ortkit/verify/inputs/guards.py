@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -59,23 +60,23 @@ def guards_of(value: ir.Value, model: ir.Model) -> tuple[float, ...]:
     and a constant whose inverse is known.
     """
     found: dict[float, None] = {}
-    waiting: list[tuple[ir.Value, _Inverse]] = [(value, lambda t: t)]
+    waiting: list[tuple[ir.Value, _Way]] = [(value, _Way(lambda t: t, None))]
     seen: set[ir.Value] = set()
     while waiting and len(seen) < _MOST_VALUES:
-        current, inverse = waiting.pop()
+        current, way = waiting.pop()
         if current in seen:
             continue
         seen.add(current)
         for node, index in current.uses():
             for guard in _thresholds(node, index):
                 with suppress(ValueError, ZeroDivisionError, OverflowError):
-                    found[inverse(guard)] = None
+                    found[way.back(guard)] = None
             function = model.functions.get(node.op_identifier())
             if function is not None:
-                waiting += [(each, inverse) for each in function.inputs[index : index + 1]]
+                waiting += [(each, way) for each in function.inputs[index : index + 1]]
             step = _inverse(node, index)
             if step is not None:
-                waiting += [(each, _after(inverse, step)) for each in node.outputs]
+                waiting += [(each, _Way(step, way)) for each in node.outputs]
     finite = [guard for guard in found if math.isfinite(guard)]
     return tuple(finite[:_MOST_GUARDS])
 
@@ -101,8 +102,19 @@ def _makes_integers(node: ir.Node) -> bool:
     return not ir.DataType(node.attributes.get_int("to", 1)).is_floating_point()
 
 
-def _after(outer: _Inverse, inner: _Inverse) -> _Inverse:
-    return lambda t: outer(inner(t))
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """The inverses of operators between a graph input and a value: chains may be thousands long."""
+
+    step: _Inverse
+    before: _Way | None
+
+    def back(self, number: float) -> float:
+        """Return the number of the input that gives one of the value."""
+        way: _Way | None = self
+        while way is not None:
+            number, way = way.step(number), way.before
+        return number
 
 
 def _thresholds(node: ir.Node, index: int) -> Iterator[float]:
