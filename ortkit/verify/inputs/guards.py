@@ -104,7 +104,7 @@ def _makes_integers(node: ir.Node) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Way:
-    """The inverses of operators between a graph input and a value: chains may be thousands long."""
+    """The inverses of operators between a graph input and a value; there may be thousands."""
 
     step: _Inverse
     before: _Way | None
