@@ -341,17 +341,32 @@ def test_a_concat_of_large_images_from_elsewhere_is_left() -> None:
 
 @pytest.mark.parametrize(
     ("axis", "other"),
-    [(2, (1, 16, 4, 8)), (1, ("n", 16, 8, 8)), (1, (1, "c", 8, 8))],
-    ids=["rows", "sizes that are not known to be equal", "unknown channels"],
+    [(2, (1, 16, 8, 8)), (1, (1, 16, 4, 8)), (1, ("n", 16, 8, 8)), (1, (1, "c", 8, 8))],
+    ids=["rows", "other sizes", "sizes that are not known to be equal", "unknown channels"],
 )
 def test_a_concat_of_another_kind_is_left(axis: int, other: tuple[int | str, ...]) -> None:
     net = Net()
     value = net.conv("x", (16, 16))
     joined = net.op("Concat", value, "z", axis=axis)
-    proto = net.model((1, 16, 8, 8), [net.conv(joined, (32, 16))])
+    proto = net.model((1, 16, 8, 8), [net.conv(joined, (32 if axis == 1 else 16, 16))])
     second = onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, other)
     proto.graph.input.append(second)
     _, chains = chains_of(proto)
+    assert "concat" not in {block.kind for chain in chains for block in chain.blocks}
+
+
+def test_a_concat_with_a_constant_image_is_left() -> None:
+    net = Net()
+    joined = net.op("Concat", net.conv("x", (16, 16)), net.weight(random(1, 16, 8, 8)), axis=1)
+    _, chains = chains_of(net.model((1, 16, 8, 8), [net.conv(joined, (32, 16))]))
+    assert "concat" not in {block.kind for chain in chains for block in chain.blocks}
+
+
+def test_a_concat_of_other_numbers_is_left() -> None:
+    net = Net()
+    images = [net.op("Cast", net.conv("x", (16, 16)), to=onnx.TensorProto.DOUBLE) for _ in "ab"]
+    joined = net.op("Cast", net.op("Concat", *images, axis=1), to=onnx.TensorProto.FLOAT)
+    _, chains = chains_of(net.model((1, 16, 8, 8), [net.conv(joined, (32, 16))]))
     assert "concat" not in {block.kind for chain in chains for block in chain.blocks}
 
 
