@@ -15,7 +15,7 @@ from pathlib import Path
 NEEDED = {
     "ortkit": (
         "libortkit_shim.a", "libortkit_runtime.so", "libortkit_provider.so", "manifest.h",
-        "names.h", "kernel.h", "bridge.h",
+        "names.h", "kernel.h", "bridge.h", "program.h", "slices.h",
     ),
     "onnxruntime_ep_ortkit": ("libortkit_provider.so",),
 }  # fmt: skip

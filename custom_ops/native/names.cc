@@ -51,7 +51,7 @@ void DestroyNamed(void* node) {
 
 ort::Status* ComputeNamed(void* opaque, ort::KernelContext* context) {
   const auto& node = *static_cast<const Node*>(opaque);
-  CpuRun run;
+  Run run;
   Star star;
   int32_t chosen = 0;
   ORTKIT_RETURN_IF_ERROR(ChooseAndRead(node, context, &run, &star, &chosen));

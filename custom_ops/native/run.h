@@ -3,7 +3,6 @@
 // In a header, as a call on the CPU costs some 230 ns, of which calls into another file were 5 to 8.
 #pragma once
 
-#include <atomic>
 #include <cstdio>
 
 #include "shim.h"
@@ -40,17 +39,10 @@ struct Run {
   bool has_output;                 // some output has an element
 };
 
-// A run on the CPU, in slices.
-struct CpuRun : Run {
-  int64_t units;
-  int64_t slice;    // units in one slice, but for the last
-  std::atomic<int32_t> failure{0};
-};
-
 // kernel.cc: the units of the work; 0 if there is nothing to compute, kUnknown if they exceed 63 bits.
 int64_t CountUnits(const Run& run);
 // Computes what was read, once the outputs are made.
-ort::Status* RunUnits(const Op& op, ort::KernelContext* context, CpuRun* run);
+ort::Status* RunUnits(const Op& op, ort::KernelContext* context, Run* run);
 
 // "2*batch*seq" for a message.
 inline void WriteExtent(const Op& op, const OrtkitExtent& extent, char* text, size_t capacity) {

@@ -65,7 +65,7 @@ ort::Status* CreateStreamed(const ort::CustomOp* custom_op, const ort::Api*, con
 ort::Status* ComputeStreamed(void* kernel, ort::KernelContext* context) {
   const Streamed& streamed = *static_cast<const Streamed*>(kernel);
   const Op& op = *streamed.op;
-  CpuRun run;
+  Run run;
   ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run));
   for (int32_t i = 0; i < op.spec->input_count; ++i) {
     if (streamed.copies[i] != nullptr) run.data[i] = MemoryOf(streamed.copies[i]);

@@ -29,7 +29,8 @@ from ortkit.temporary import TemporaryFolder, tools_in, write_whole
 SHIM_ARCHIVE = "libortkit_shim.a"
 MANIFEST_HEADER = "manifest.h"
 NAMES_HEADER = "names.h"
-KERNEL_HEADER = "kernel.h"
+#: What the code of programs includes.
+PROGRAM_HEADERS = ("program.h", "kernel.h", "slices.h", MANIFEST_HEADER)
 _INSTALL = "run `pip install .` in ortkit's folder, or `pip install -e .` to work on it"
 
 # The C library that ONNX Runtime's own wheels ask for.
@@ -66,7 +67,7 @@ class Programs:
     """C code that calls kernels in a row; see ortkit/provider/own/source.py.
 
     Args:
-        source: Of all functions; may include kernel.h.
+        source: Of all functions; may include `PROGRAM_HEADERS`.
         files: Of constants, by the names under which the code includes them.
         symbols: The functions, which the library exports.
     """
@@ -200,7 +201,8 @@ def _write_images(images: Iterable[ImageFile], folder: Path) -> None:
 
 
 def _write_programs(programs: Programs, headers: Path, folder: Path) -> None:
-    shutil.copyfile(headers / KERNEL_HEADER, folder / KERNEL_HEADER)
+    for name in PROGRAM_HEADERS:
+        shutil.copyfile(headers / name, folder / name)
     (folder / "programs.c").write_text(programs.source, "utf-8")
     for name, content in programs.files.items():
         (folder / name).write_bytes(content)

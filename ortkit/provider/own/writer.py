@@ -138,8 +138,9 @@ class ProgramWriter:
             f"char* const data{number}[] = {{{places}}};",
             f"const int64_t sizes{number}[] = {{{given or '0'}}};",
             f"code = run_step(context, call_{step.signature.key}, data{number}, sizes{number}, "
-            f"{has_work} ? {units} : 0, {points}, {kernel.launch.picoseconds_per_point}, "
-            f"{kernel.launch.shared_nanoseconds}, {kernel.launch.slice_picoseconds});",
+            f"{has_work} ? {units} : 0, (OrtkitUnitCost){{{points}, "
+            f"{kernel.launch.picoseconds_per_point}, {kernel.launch.shared_nanoseconds}, "
+            f"{kernel.launch.slice_picoseconds}}});",
             "if (code != 0) return code;",
         ]
 

@@ -1,0 +1,86 @@
+/* A kernel's units on the CPU in slices: how many units each has, and how one is computed.
+ *
+ * C11 and C++17: for the shim, and for the programs of OrtkitExecutionProvider. */
+#ifndef ORTKIT_SLICES_H_
+#define ORTKIT_SLICES_H_
+
+#include <stddef.h>
+#include <unistd.h>
+
+#include "manifest.h"
+
+/* A slice should outlast what handing it to another thread costs (a few microseconds). */
+#define ORTKIT_SLICE_PICOSECONDS 16e6
+/* A slice should take this many times what each slice does in addition to its units. */
+#define ORTKIT_SLICE_SHARE 4
+/* Units of single points are cut where full vectors begin. */
+#define ORTKIT_SLICE_VECTOR 64
+/* Slices of a kernel whose slices do some work each, for each core: others may be late. */
+#define ORTKIT_SLICES_PER_CORE 2
+
+/* The work of one run. */
+typedef struct OrtkitSlices {
+  OrtkitCall call;
+  char* const* data;
+  const int64_t* sizes;
+  int64_t units;
+  int64_t slice;   /* units in one slice, but for the last */
+  int32_t failure; /* a code that a slice returned; 0: none */
+} OrtkitSlices;
+
+/* What units cost; see OrtkitOp. */
+typedef struct OrtkitUnitCost {
+  int64_t points;
+  int64_t picoseconds_per_point;
+  int64_t shared_nanoseconds;
+  int64_t slice_picoseconds;
+} OrtkitUnitCost;
+
+/* The cores of this machine that are online; asked for once, as that reads a file. */
+static inline int64_t OrtkitCores(void) {
+  static int64_t known = 0;
+  int64_t count = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (count == 0) {
+    const int64_t online = sysconf(_SC_NPROCESSORS_ONLN);
+    count = online > 0 ? online : 1;
+    __atomic_store_n(&known, count, __ATOMIC_RELAXED);
+  }
+  return count;
+}
+
+/* Units in slices that are no smaller, of about equal size, and no more than the cores need. */
+static inline int64_t OrtkitEvenSlice(int64_t units, int64_t slice) {
+  const int64_t cores = OrtkitCores();
+  int64_t slices = (units - 1) / slice + 1;
+  if (slices > ORTKIT_SLICES_PER_CORE * cores) slices = ORTKIT_SLICES_PER_CORE * cores;
+  if (slices > cores) slices -= slices % cores;
+  return (units - 1) / slices + 1;
+}
+
+/* The units of one slice of `units`, by their cost. */
+static inline int64_t OrtkitUnitsOfSlice(int64_t units, const OrtkitUnitCost* cost) {
+  const double points = (double)cost->points;
+  const double extra = ORTKIT_SLICE_SHARE * points * (double)cost->slice_picoseconds;
+  const double least = extra > ORTKIT_SLICE_PICOSECONDS ? extra : ORTKIT_SLICE_PICOSECONDS;
+  const double shared = (double)cost->shared_nanoseconds * 1e3 / (double)units;
+  const double unit = points * (double)cost->picoseconds_per_point + shared + 1;
+  if (unit * (double)units <= least) return units;
+  int64_t slice = (int64_t)(least / unit) + 1;
+  if (cost->slice_picoseconds != 0) return OrtkitEvenSlice(units, slice);
+  if (cost->points == 1 && slice > ORTKIT_SLICE_VECTOR) {
+    slice = (slice + ORTKIT_SLICE_VECTOR - 1) / ORTKIT_SLICE_VECTOR * ORTKIT_SLICE_VECTOR;
+  }
+  return slice < units ? slice : units;
+}
+
+/* Computes a slice of the OrtkitSlices at `user`, on whichever thread. */
+static inline void OrtkitComputeSlice(void* user, size_t index) {
+  OrtkitSlices* work = (OrtkitSlices*)user;
+  const int64_t begin = (int64_t)index * work->slice;
+  const int64_t left = work->units - begin;
+  const int64_t end = begin + (left < work->slice ? left : work->slice);
+  const int32_t code = work->call(work->data, work->sizes, begin, end);
+  if (code != 0) __atomic_store_n(&work->failure, code, __ATOMIC_RELAXED);
+}
+
+#endif /* ORTKIT_SLICES_H_ */
