@@ -56,37 +56,30 @@ class Attention(AttentionTemplate):
     def _tiling(self, level: str) -> Tiling:
         return tiling(level, min(self.panel, _MOST_VECTORS), self.keys)
 
-    def _units(self, tiles: Tiling) -> tuple[Extent, ...]:
-        """Blocks of queries of one head of one sample, or runs of blocks."""
-        q = self.form.q
+    def launch(self, level: str) -> Launch:
+        """A point is a query's score of a key.
+
+        Units are blocks of queries of one head of one sample, or runs of blocks.
+        """
+        q, k, v, tiles = self.form.q, self.form.k, self.form.v, self._tiling(level)
         length = q.length.static
         runs = _PARTS if length is None else -(-length // tiles.queries)
-        return (q.batch, Extent(q.heads), Extent(runs))
-
-    def launch(self, level: str) -> Launch:
-        """A point is a query's score of a key."""
-        q, k, v, tiles = self.form.q, self.form.k, self.form.v, self._tiling(level)
+        units = (q.batch, Extent(q.heads), Extent(runs))
         cost = (q.width + v.width) * _PICOSECONDS_PER_MULTIPLY + _PICOSECONDS_PER_SCORE
         cost *= VECTOR // REGISTERS[level].lanes
         if self.form.is_causal:
             cost //= 2
-        if q.length.static is not None:
-            return Launch(self._units(tiles), Extent(tiles.queries) * k.length, cost)
-        return Launch(self._units(tiles), q.length * k.length, max(1, cost // _PARTS))
+        if length is not None:
+            return Launch(units, Extent(tiles.queries) * k.length, cost)
+        return Launch(units, q.length * k.length, max(1, cost // _PARTS))
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        from ..tile.emitter import TileEmitter
-
-        e, tiles = TileEmitter(symbol), self._tiling(level)
-        buffers, begin, end = e.parameters(self.form.signature)
-        with e.loop(end - begin) as index:
-            batch, head, run = e.decode(begin + index, self._units(tiles))
-            first, count = self._blocks(e, tiles, run)
-            with e.loop(count) as number:
-                start = e.share((first + number) * e.i64(tiles.queries))
-                self._block(e, buffers, tiles, (batch, head, start))
-        return e.function()
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit blocks of queries of one head."""
+        (_, batch, head, run), tiles = at, self._tiling(e.processor)
+        first, count = self._blocks(e, tiles, run)
+        with e.loop(count) as number:
+            start = e.share((first + number) * e.i64(tiles.queries))
+            self._block(e, buffers, tiles, (batch, head, start))
 
     def _blocks(self, e: TileEmitter, tiles: Tiling, run: Expr) -> tuple[Expr, Expr]:
         """Return the first block of a run, and how many there are in it."""

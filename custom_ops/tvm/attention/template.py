@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortkit.kernels.anchor import NOMINAL_SIZE
+from ortkit.kernels.signature import RegionSignature
 
 from ...forms.attention_cpu import AttentionForm
-from ..tile.program import Tuned
+from ..tile.program import Tuned, UnitKernel
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,23 @@ _BLOCK, _SMALL_BLOCK = 32, 16
 
 
 @dataclass(frozen=True)
-class AttentionTemplate(Tuned):
-    """One attention of a region.
+class AttentionTemplate(Tuned, UnitKernel):
+    """One attention of a region; `panel` are queries of a block, as the kernel counts them.
 
     Args:
         form: What is computed.
-        panel: Queries of a block, as the kernel counts them; 0: what the rule says.
         keys: Of a block, at most; 0: what the rule says.
     """
 
     parameters = ("panel", "keys")
 
     form: AttentionForm
-    panel: int = 0
     keys: int = 0
+
+    @property
+    def signature(self) -> RegionSignature:
+        """The region's."""
+        return self.form.signature
 
     def estimate(self) -> tuple[float, float]:
         """Return nanoseconds of attention, ONNX Runtime's and ours; a batch counts once."""

@@ -15,7 +15,9 @@ from ortkit.targets.cpu import has_bf16
 
 from ...forms.body import integer
 from ...forms.conv import Convolution, packed_weight, read_convolution
-from ..tile.program import Tuned
+from ..gemm.bf16_emitter import Bf16Emitter
+from ..tile.emitter import TileEmitter
+from ..tile.program import ConvKernel, Tuned
 from .depthwise_row import TILE, Filter, Row, Sink, Source, row_taps
 
 if TYPE_CHECKING:
@@ -28,22 +30,18 @@ _RUNTIME_NS, _OURS_NS = 1 / 33, 1 / 45
 
 
 @dataclass(frozen=True)
-class DepthwiseConv(Tuned):
-    """One filter for each channel.
+class DepthwiseConv(Tuned, ConvKernel):
+    """One filter for each channel: NHWC, as many groups as channels in and out.
+
+    Its weight is float32 [kh, kw, 1, C]. `pixels` of a row are computed together, at most.
 
     Args:
-        conv: NHWC, as many groups as channels in and out.
-        weight: The input float32 [kh, kw, 1, C].
         means: Whether a second output has the means of the result's rows, [N, OH, C].
-        pixels: Of a row that are computed together, at most; 0: `TILE`.
     """
 
     parameters = ("pixels",)
 
-    conv: Convolution
-    weight: int
     means: bool
-    pixels: int = 0
 
     @property
     def kind(self) -> str:
@@ -75,38 +73,30 @@ class DepthwiseConv(Tuned):
             extras, self.pixels or TILE,
         )  # fmt: skip
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        from ..gemm.bf16_emitter import Bf16Emitter
-        from ..tile.emitter import TileEmitter
-
+    def emitter(self, symbol: str, level: str) -> TileEmitter:
+        """Return what writes the function: where results are rounded, it may know how."""
         rounds = self.conv.output.dtype == "bfloat16" and has_bf16(level)
-        e = (Bf16Emitter if rounds else TileEmitter)(symbol)
-        buffers, begin, end = e.parameters(self.conv.signature)
-        height = e.extent(self.conv.input.shape[1])
+        return (Bf16Emitter if rounds else TileEmitter)(symbol, processor=level)
+
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit a row of the result."""
+        (unit, image, row), height = at, e.extent(self.conv.input.shape[1])
         (width, columns), channels = self._sizes, self.conv.channels
-        window, output = self.conv.window, len(self.conv.signature.inputs)
-        units = (extent_of(self.conv.output.shape[0]), extent_of(self.conv.output.shape[1]))
-        with e.loop(end - begin) as index:
-            image, row = e.decode(begin + index, units)
-            top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
-            start = e.share((image * height + top) * e.i64(width * channels))
-            pitch = e.i64(window.dilations[0] * width * channels)
-
-            def place(tap: Expr, start: Expr = start, pitch: Expr = pitch) -> Expr:
-                return start + tap * pitch
-
-            taps = row_taps(e, window, top, height)
-            sink = e.share((begin + index) * e.i64(columns * channels))
-            to = e.share((begin + index) * e.i64(channels))
-            means = (buffers[output + 1], to) if self.means else None
-            Row(
-                e,
-                self.filter_of(buffers),
-                Source(buffers[self.conv.x], channels, place, taps, self.conv.input.dtype),
-                Sink(buffers[output], sink, e.i64(0), channels, means, self.conv.output.dtype),
-            ).emit()
-        return e.function()
+        window, output = self.conv.window, len(self.signature.inputs)
+        top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
+        start = e.share((image * height + top) * e.i64(width * channels))
+        pitch = e.i64(window.dilations[0] * width * channels)
+        taps = row_taps(e, window, top, height)
+        sink = e.share(unit * e.i64(columns * channels))
+        to = e.share(unit * e.i64(channels))
+        means = (buffers[output + 1], to) if self.means else None
+        x, dtype = buffers[self.conv.x], self.conv.input.dtype
+        Row(
+            e,
+            self.filter_of(buffers),
+            Source(x, channels, lambda tap: start + tap * pitch, taps, dtype),
+            Sink(buffers[output], sink, e.i64(0), channels, means, self.conv.output.dtype),
+        ).emit()
 
 
 def match(signature: RegionSignature) -> DepthwiseConv | Refused | None:

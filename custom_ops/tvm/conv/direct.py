@@ -24,6 +24,7 @@ from ..tile.gemm_tile import multiply_add
 from ..tile.program import (
     PICOSECONDS_PER_MULTIPLY,
     UNIT_MULTIPLIES,
+    ConvKernel,
     Panel,
     Panels,
     Tuned,
@@ -36,6 +37,8 @@ from .rates import OUTPUT_NS, RUNTIME_OUTPUT_NS
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ..tile.emitter import TileEmitter
 
 
 # Of input channels, for whether regions are taken for alike by tuning.
@@ -68,20 +71,11 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class DirectConv(Tuned):
-    """A convolution of any window.
+class DirectConv(Tuned, ConvKernel):
+    """A convolution of any window: NHWC, one group, rows of known width.
 
-    Args:
-        conv: NHWC, one group, rows of known width.
-        weight: The input float32 [V, kh kw, C, 16] of V vectors of output channels.
-        pixels: Of a tile; 0: what its rule says.
-        panel: Vectors of a tile; 0: what its rule says.
+    Its weight is float32 [V, kh kw, C, 16] of V vectors of output channels.
     """
-
-    conv: Convolution
-    weight: int
-    pixels: int = 0
-    panel: int = 0
 
     @property
     def kind(self) -> str:
@@ -153,32 +147,22 @@ class DirectConv(Tuned):
         points = Extent(rows * self.width[1] * tile.vectors * VECTOR)
         return Launch((Extent(panels), batch, runs), points, cost, ())
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        from ..tile.emitter import TileEmitter
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit some rows of one panel."""
+        (_, panel, image, run), level = at, e.processor
+        tile, count = self.tile(level), self._rows(level)
+        first = e.share(panel * e.i64(tile.vectors * VECTOR))
+        height = e.extent(self.conv.output.shape[1])
+        start = e.share(run * e.i64(count))
+        rows = e.share(e.minimum(e.i64(count), height - start))
 
-        e = TileEmitter(symbol)
-        buffers, begin, end = e.parameters(self.conv.signature)
-        units, tile, count = self.launch(level).units, self.tile(level), self._rows(level)
-        with e.loop(end - begin) as index:
-            panel, image, run = e.decode(begin + index, units)
-            first = e.share(panel * e.i64(tile.vectors * VECTOR))
-            height = e.extent(self.conv.output.shape[1])
-            start = e.share(run * e.i64(count))
-            rows = e.share(e.minimum(e.i64(count), height - start))
+        def some(*size: int) -> None:
+            made = open_panel(e, buffers, self.conv, first, size)
+            with e.loop(rows) as number:
+                row = e.share(start + number)
+                self._row(buffers, made, level, (image, row, height))
 
-            def some(
-                *size: int, first: Expr = first, image: Expr = image, start: Expr = start,
-                rows: Expr = rows, height: Expr = height,
-            ) -> None:  # fmt: skip
-                vectors, lanes = size
-                made = open_panel(e, buffers, self.conv, first, (vectors, lanes))
-                with e.loop(rows) as number:
-                    row = e.share(start + number)
-                    self._row(buffers, made, level, (image, row, height))
-
-            Panels(self.conv.channels, tile.vectors).each(e, panel, some)
-        return e.function()
+        Panels(self.conv.channels, tile.vectors).each(e, panel, some)
 
     def _row(
         self, buffers: list[Buffer], panel: Panel, level: str, at: tuple[Expr, Expr, Expr]

@@ -25,6 +25,7 @@ from ..tile.program import (
     PICOSECONDS_PER_MULTIPLY,
     Panel,
     Panels,
+    UnitKernel,
     each_tile,
     lanes_of,
     open_panel,
@@ -48,7 +49,7 @@ _PICOSECONDS_PER_TAP = 25
 
 
 @dataclass(frozen=True)
-class ExpandDepthwise:
+class ExpandDepthwise(UnitKernel):
     """The two convolutions; the second one's input is the first one's result.
 
     Args:
@@ -60,6 +61,11 @@ class ExpandDepthwise:
     expand: Convolution
     weight: int
     depthwise: DepthwiseConv
+
+    @property
+    def signature(self) -> RegionSignature:
+        """The region's."""
+        return self.expand.signature
 
     @cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
@@ -85,11 +91,6 @@ class ExpandDepthwise:
         vectors = ceil(self.expand.channels / VECTOR)
         return choose_tile(width, min(vectors, widest), level)
 
-    def _units(self, tile: Tile) -> tuple[Extent, ...]:
-        panels = Panels(self.expand.channels, tile.vectors).count
-        bands = ceil(self._sizes[3] / self._band)
-        return (extent_of(self.expand.output.shape[0]), Extent(bands), Extent(panels))
-
     def launch(self, level: str) -> Launch:
         """Units are bands of rows of one panel of channels."""
         tile, conv = self._tile(level), self.depthwise.conv
@@ -98,25 +99,21 @@ class ExpandDepthwise:
         inner = self._sizes[2] * PICOSECONDS_PER_MULTIPLY + self.expand.epilogue.picoseconds
         cost = inner * window.strides[0] * window.strides[1]
         cost += window.taps * _PICOSECONDS_PER_TAP + conv.epilogue.picoseconds
-        return Launch(self._units(tile), points, cost, ())
+        panels = Panels(self.expand.channels, tile.vectors).count
+        bands = ceil(self._sizes[3] / self._band)
+        units = extent_of(self.expand.output.shape[0]), Extent(bands), Extent(panels)
+        return Launch(units, points, cost, ())
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        from ..tile.emitter import TileEmitter
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit a band of rows of one panel."""
+        tile = self._tile(e.processor)
+        ring = e.scratch(self._kept * self._sizes[1] * tile.vectors * VECTOR)
 
-        e = TileEmitter(symbol)
-        buffers, begin, end = e.parameters(self.expand.signature)
-        tile = self._tile(level)
-        with e.loop(end - begin) as index:
-            unit = tuple(e.decode(begin + index, self._units(tile)))
-            ring = e.scratch(self._kept * self._sizes[1] * tile.vectors * VECTOR)
+        def emit(vectors: int, lanes: int) -> None:
+            part = Tile(tile.rows, vectors)
+            _Unit(self, e, buffers, ring, part, lanes, at[1:]).emit(tile.vectors)
 
-            def emit(vectors: int, lanes: int) -> None:
-                part = Tile(tile.rows, vectors)
-                _Unit(self, e, buffers, ring, part, lanes, unit).emit(tile.vectors)
-
-            Panels(self.expand.channels, tile.vectors).each(e, unit[2], emit)
-        return e.function()
+        Panels(self.expand.channels, tile.vectors).each(e, at[3], emit)
 
 
 @dataclass(frozen=True)

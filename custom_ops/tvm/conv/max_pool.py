@@ -16,6 +16,7 @@ from ortkit.refusal import Refused, needed, refusals
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.casts import BFLOAT16, source_of_cast, wide_input
 from ...forms.conv import window_of
+from ..tile.program import UnitKernel
 from ..tile.registers import VECTOR
 from .depthwise_row import row_taps
 
@@ -30,7 +31,7 @@ _HALF = 16
 
 
 @dataclass(frozen=True)
-class MaxPool:
+class MaxPool(UnitKernel):
     """One pooling; what lies outside of the image is no part of a window.
 
     Args:
@@ -59,38 +60,25 @@ class MaxPool:
         units = (extent_of(batch), extent_of(height))
         return Launch(units, points, self.window.taps * _PICOSECONDS_PER_TAP, ())
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        del level
-        from ..tile.emitter import TileEmitter
-
-        e = TileEmitter(symbol)
-        (x, y), begin, end = e.parameters(self.signature)
-        batch, rows, columns, _ = self.signature.outputs[0].shape
-        height, width, channels = self._image
-        window = self.window
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit a row of the result."""
+        (unit, image, row), (x, y), window = at, buffers, self.window
+        columns, (height, width, channels) = self.signature.outputs[0].shape[2], self._image
         # Of one axis a row's taps inside of the image are found as another's.
         sides = Window(window.kernel[::-1], window.strides[::-1], window.dilations[::-1], (0,) * 4)
-        with e.loop(end - begin) as index:
-            image, row = e.decode(begin + index, (extent_of(batch), extent_of(rows)))
-            top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
-            down = row_taps(e, window, top, e.i64(height))
-            line = e.share((image * e.i64(height) + top) * e.i64(width))
-            with e.loop(e.extent(columns)) as column:
-                left = e.share(column * e.i64(window.strides[1]) - e.i64(window.pads[1]))
-                across = row_taps(e, sides, left, e.i64(width))
-                offset = (begin + index) * e.extent(columns) + column
-                to = e.share(offset * e.i64(channels))
-                start = e.share((line + left) * e.i64(channels))
+        top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
+        down = row_taps(e, window, top, e.i64(height))
+        line = e.share((image * e.i64(height) + top) * e.i64(width))
+        with e.loop(e.extent(columns)) as column:
+            left = e.share(column * e.i64(window.strides[1]) - e.i64(window.pads[1]))
+            across = row_taps(e, sides, left, e.i64(width))
+            to = e.share((unit * e.extent(columns) + column) * e.i64(channels))
+            start = e.share((line + left) * e.i64(channels))
 
-                def block(
-                    at: Expr, lanes: int, to: Expr = to, start: Expr = start,
-                    taps: tuple[tuple[Expr, Expr], tuple[Expr, Expr]] = (down, across),
-                ) -> None:  # fmt: skip
-                    self._block(e, (x, start + at), (y, to + at), lanes, taps)
+            def block(at: Expr, lanes: int) -> None:
+                self._block(e, (x, start + at), (y, to + at), lanes, (down, across))
 
-                e.each_block(channels, block)
-        return e.function()
+            e.each_block(channels, block)
 
     def _block(
         self,

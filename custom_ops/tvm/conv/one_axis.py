@@ -7,6 +7,7 @@ tile reaches beyond an end of the signal it is read through a row with zeros aro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from ortkit.refusal import Refused, RefusedError, needed, refusals
 from ...forms.body import Body, integer, integers
 from ...forms.epilogue import Epilogue, read_epilogue
 from ..tile.gemm_tile import Destination, multiply_add, write_vector
-from ..tile.program import PICOSECONDS_PER_MULTIPLY, Tuned
+from ..tile.program import PICOSECONDS_PER_MULTIPLY, Tuned, UnitKernel
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _RATES = (
 
 
 @dataclass(frozen=True)
-class OneAxisConv(Tuned):
+class OneAxisConv(Tuned, UnitKernel):
     """epilogue(Conv(x, weight) + bias), its window moving by one; numbers are the region's inputs.
 
     Args:
@@ -58,8 +59,6 @@ class OneAxisConv(Tuned):
         dilation: Places from a tap to the next.
         pad: Zeros in front of the signal.
         epilogue: What is computed on each result.
-        pixels: Channels of a tile; 0: what its rule says.
-        panel: Vectors of places of a tile; 0: what its rule says.
     """
 
     signature: RegionSignature
@@ -70,8 +69,6 @@ class OneAxisConv(Tuned):
     dilation: int
     pad: int
     epilogue: Epilogue
-    pixels: int = 0
-    panel: int = 0
 
     @property
     def kind(self) -> str:
@@ -100,7 +97,8 @@ class OneAxisConv(Tuned):
         most = _MOST_VECTORS if static is None else max(1, min(_MOST_VECTORS, static // VECTOR))
         return choose_tile(self.filters[0], most, level, self.pixels, self.panel)
 
-    def _runs(self, level: str) -> int:
+    def runs(self, level: str) -> int:
+        """Return how many runs the places are cut into; some may have none."""
         static, width = self.places.static, self.tile(level).vectors * VECTOR
         return _RUNS if static is None else max(1, min(_RUNS, ceil(static / width)))
 
@@ -113,7 +111,7 @@ class OneAxisConv(Tuned):
 
     def launch(self, level: str) -> Launch:
         """Units are runs of places of all channels of a group."""
-        (columns, depth, taps), runs = self.filters, self._runs(level)
+        (columns, depth, taps), runs = self.filters, self.runs(level)
         points = self.places * Extent(max(1, columns // runs))
         if self.places.static is not None:
             points = Extent(ceil(self.places.static * columns / runs))
@@ -121,25 +119,17 @@ class OneAxisConv(Tuned):
         batch = extent_of(self.signature.outputs[0].shape[0])
         return Launch((batch, Extent(self.groups), Extent(runs)), points, max(1, cost))
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        from ..tile.emitter import TileEmitter
-
-        e = TileEmitter(symbol)
-        buffers, begin, end = e.parameters(self.signature)
-        work = _Writer(self, e, buffers, self.tile(level), self._runs(level))
-        units = self.launch(level).units
-        with e.loop(end - begin) as index:
-            work.unit(*e.decode(begin + index, units))
-        return e.function()
+    def writer(self, e: TileEmitter, buffers: list[Buffer]) -> Callable[[Expr], None]:
+        """Emit sizes and what lies on the stack; return what emits a unit."""
+        work, units = _Writer(self, e, buffers), self.launch(e.processor).units
+        return lambda unit: work.unit(*e.decode(unit, units))
 
 
 class _Writer:
     """Writes the work of one unit."""
 
-    def __init__(
-        self, conv: OneAxisConv, e: TileEmitter, buffers: list[Buffer], tile: Tile, runs: int
-    ) -> None:
+    def __init__(self, conv: OneAxisConv, e: TileEmitter, buffers: list[Buffer]) -> None:
+        tile, runs = conv.tile(e.processor), conv.runs(e.processor)
         self.conv, self.e, self.buffers, self.vectors = conv, e, buffers, tile.vectors
         self.height, self.width = tile.rows, tile.vectors * VECTOR
         self.length = e.share(e.extent(conv.signature.inputs[conv.x].shape[2]))

@@ -19,6 +19,7 @@ from ..tile.gemm_tile import multiply_add
 from ..tile.program import (
     PICOSECONDS_PER_MULTIPLY,
     UNIT_MULTIPLIES,
+    ConvKernel,
     Panel,
     Panels,
     Tuned,
@@ -71,28 +72,17 @@ class _Plan:
             return (self.images, self.runs, Extent(self.panels.count))
         return (Extent(self.panels.count), self.images, self.runs)
 
-    def place(self, coordinates: list[Expr]) -> tuple[Expr, ...]:
+    def place(self, coordinates: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return the panel, image and run of a unit."""
-        if self.panels_last:
-            return (coordinates[2], *coordinates[:2])
-        return tuple(coordinates)
+        return (coordinates[2], *coordinates[:2]) if self.panels_last else coordinates
 
 
 @dataclass(frozen=True)
-class PointwiseConv(Tuned):
-    """A 1x1 convolution.
+class PointwiseConv(Tuned, ConvKernel):
+    """A 1x1 convolution: NHWC, one group, window of one pixel.
 
-    Args:
-        conv: NHWC, one group, window of one pixel.
-        weight: The input float32 [V, C, 16] of V vectors of output channels.
-        pixels: Of a tile; 0: what its rule says.
-        panel: Vectors of a tile; 0: what its rule says.
+    Its weight is float32 [V, C, 16] of V vectors of output channels.
     """
-
-    conv: Convolution
-    weight: int
-    pixels: int = 0
-    panel: int = 0
 
     @property
     def kind(self) -> str:
@@ -127,21 +117,11 @@ class PointwiseConv(Tuned):
         cost = self.conv.depth * PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         return Launch(plan.units, points, max(1, cost), ())
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        from ..tile.emitter import TileEmitter
-
-        e = TileEmitter(symbol)
-        buffers, begin, end = e.parameters(self.conv.signature)
-        plan = self._plan(level)
-        with e.loop(end - begin) as index:
-            unit = plan.place(e.decode(begin + index, plan.units))
-
-            def emit(*size: int, unit: tuple[Expr, ...] = unit) -> None:
-                self._unit(e, buffers, plan, unit, size)
-
-            plan.panels.each(e, unit[0], emit)
-        return e.function()
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit a run of pixels of one panel."""
+        plan = self._plan(e.processor)
+        unit = plan.place(at[1:])
+        plan.panels.each(e, unit[0], lambda *size: self._unit(e, buffers, plan, unit, size))
 
     def _unit(
         self,
@@ -152,9 +132,9 @@ class PointwiseConv(Tuned):
         size: tuple[int, ...],
     ) -> None:
         """Compute one run of pixels of one panel."""
-        conv, (panel, image, run), (vectors, lanes) = self.conv, unit, size
+        conv, (panel, image, run) = self.conv, unit
         first = e.share(panel * e.i64(plan.tile.vectors * VECTOR))
-        made = open_panel(e, buffers, conv, first, (vectors, lanes))
+        made = open_panel(e, buffers, conv, first, size)
 
         def tile(rows: int) -> Callable[[Expr], None]:
             return lambda pixel: self._tile(buffers, made, rows, image, pixel)

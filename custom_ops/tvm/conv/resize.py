@@ -16,6 +16,7 @@ from ortkit.refusal import Refused, needed, refusals
 from ...forms.body import TO_NCHW, TO_NHWC, Body
 from ...forms.conv import unfit
 from ...forms.epilogue import Epilogue, read_epilogue
+from ..tile.program import UnitKernel
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -90,7 +91,7 @@ class Resized:
 
 
 @dataclass(frozen=True)
-class ResizeSum:
+class ResizeSum(UnitKernel):
     """epilogue(Resize(image), Resize(image), ...); numbers are the region's inputs.
 
     Args:
@@ -112,34 +113,22 @@ class ResizeSum:
         cost = len(self.images) * _PICOSECONDS_PER_PIXEL + self.epilogue.picoseconds
         return Launch((extent_of(batch), extent_of(height)), points, cost, ())
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        del level
-        from ..tile.emitter import TileEmitter
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit a row of the result."""
+        (unit, image, row), (width, channels) = at, known(self.signature.outputs[0].shape[2:])
+        lines = [self._lines(e, one, image, row, channels) for one in self.images]
+        first = e.share(unit * e.i64(width * channels))
+        with e.loop(e.i64(width)) as column:
+            taps = [
+                _pixels(e, one.columns.taps(e, column), rows, channels)
+                for one, rows in zip(self.images, lines, strict=True)
+            ]
+            offset = e.share(first + column * e.i64(channels))
 
-        e = TileEmitter(symbol)
-        buffers, begin, end = e.parameters(self.signature)
-        batch, *sizes = self.signature.outputs[0].shape
-        height, width, channels = known(sizes)
-        with e.loop(end - begin) as index:
-            image, row = e.decode(begin + index, (extent_of(batch), extent_of(height)))
-            lines = [self._lines(e, one, image, row, channels) for one in self.images]
-            first = e.share((begin + index) * e.i64(width * channels))
-            with e.loop(e.i64(width)) as column:
-                taps = [
-                    _pixels(e, one.columns.taps(e, column), rows, channels)
-                    for one, rows in zip(self.images, lines, strict=True)
-                ]
-                offset = e.share(first + column * e.i64(channels))
+            def block(at: Expr, lanes: int) -> None:
+                self._block(e, buffers, taps, e.share(offset + at), (at, lanes))
 
-                def block(
-                    at: Expr, lanes: int, offset: Expr = offset,
-                    taps: list[list[tuple[Expr, Expr | None]]] = taps,
-                ) -> None:  # fmt: skip
-                    self._block(e, buffers, taps, e.share(offset + at), (at, lanes))
-
-                e.each_block(channels, block)
-        return e.function()
+            e.each_block(channels, block)
 
     def _lines(
         self, e: TileEmitter, one: Resized, image: Expr, row: Expr, channels: int

@@ -13,6 +13,7 @@ from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
 
 from ...forms.squeeze_excite import SqueezeExciteForm, read_squeeze_excite
+from ..tile.program import UnitKernel
 from ..tile.registers import VECTOR
 
 if TYPE_CHECKING:
@@ -27,10 +28,15 @@ _PICOSECONDS_PER_MULTIPLY = 30
 
 
 @dataclass(frozen=True)
-class SqueezeExcite:
+class SqueezeExcite(UnitKernel):
     """Both layers have a bias; all is float32."""
 
     form: SqueezeExciteForm
+
+    @property
+    def signature(self) -> RegionSignature:
+        """The region's."""
+        return self.form.signature
 
     def launch(self, level: str) -> Launch:
         """Units are images."""
@@ -39,29 +45,21 @@ class SqueezeExcite:
         batch, work = extent_of(form.signature.outputs[0].shape[0]), form.hidden * form.channels
         return Launch((batch,), Extent(work), 2 * _PICOSECONDS_PER_MULTIPLY, ())
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        del level
-        from ..tile.emitter import TileEmitter
-
-        e, form = TileEmitter(symbol), self.form
-        buffers, begin, end = e.parameters(form.signature)
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit the gate of an image."""
+        (_, image), form = at, self.form
         hidden, channels = form.hidden, form.channels
         rows = e.extent(form.signature.inputs[form.means].shape[1])
-        with e.loop(end - begin) as index:
-            image = e.share(begin + index)
-            mean = e.scratch(ceil(channels / VECTOR) * VECTOR)
-            self._mean(e, buffers[form.means], mean, image * rows, rows)
-            inner = e.scratch(ceil(hidden / VECTOR) * VECTOR)
-            with e.loop(e.i64(hidden)) as unit:
-                self._squeeze(e, buffers, mean, inner, unit)
-            e.each_block(hidden, lambda at, lanes: self._activate(e, inner, at, lanes))
-            output = buffers[len(form.signature.inputs)]
-            e.each_block(
-                channels,
-                lambda at, lanes: self._excite(e, buffers, inner, output, image, at, lanes),
-            )
-        return e.function()
+        mean = e.scratch(ceil(channels / VECTOR) * VECTOR)
+        self._mean(e, buffers[form.means], mean, image * rows, rows)
+        inner = e.scratch(ceil(hidden / VECTOR) * VECTOR)
+        with e.loop(e.i64(hidden)) as unit:
+            self._squeeze(e, buffers, mean, inner, unit)
+        e.each_block(hidden, lambda at, lanes: self._activate(e, inner, at, lanes))
+        output = buffers[len(form.signature.inputs)]
+        e.each_block(
+            channels, lambda at, lanes: self._excite(e, buffers, inner, output, image, at, lanes)
+        )
 
     def _mean(self, e: TileEmitter, source: Buffer, mean: Buffer, first: Expr, rows: Expr) -> None:
         channels = self.form.channels

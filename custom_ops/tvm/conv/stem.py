@@ -15,7 +15,7 @@ from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
 from ..tile.gemm_tile import multiply_add
-from ..tile.program import Panel, Panels, each_tile, lanes_of, open_panel
+from ..tile.program import ConvKernel, Panel, Panels, each_tile, lanes_of, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
 from .pointwise import estimate
 
@@ -32,16 +32,11 @@ _MOST_CHANNELS = 4
 
 
 @dataclass(frozen=True)
-class StemConv:
-    """A convolution from NCHW.
+class StemConv(ConvKernel):
+    """A convolution from NCHW: one group; sizes of rows are known.
 
-    Args:
-        conv: One group; sizes of rows are known.
-        weight: The input float32 [V, C kh kw, 16] of V vectors of output channels.
+    Its weight is float32 [V, C kh kw, 16] of V vectors of output channels.
     """
-
-    conv: Convolution
-    weight: int
 
     @property
     def _rows(self) -> int:
@@ -65,29 +60,21 @@ class StemConv:
         cost += self.conv.epilogue.picoseconds
         return Launch((batch, height), columns * channels, cost, ())
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        from ..tile.emitter import TileEmitter
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit a row of the result."""
+        (unit, image, row), tile = at, self._tile(e.processor)
+        panels = Panels(self.conv.channels, tile.vectors)
+        scratch = e.scratch(self._rows * self._widths[0])
+        self._gather(e, buffers[self.conv.x], scratch, image, row)
+        pixel = e.share(unit * e.extent(self.conv.output.shape[2]))
+        for number in range(panels.count):
+            first = e.i64(number * tile.vectors * VECTOR)
+            panel = open_panel(e, buffers, self.conv, first, panels.size(number))
 
-        e = TileEmitter(symbol)
-        buffers, begin, end = e.parameters(self.conv.signature)
-        units = (extent_of(self.conv.output.shape[0]), extent_of(self.conv.output.shape[1]))
-        height, vectors = self._tile(level).rows, self._tile(level).vectors
-        panels = Panels(self.conv.channels, vectors)
-        with e.loop(end - begin) as index:
-            image, row = e.decode(begin + index, units)
-            scratch = e.scratch(self._rows * self._widths[0])
-            self._gather(e, buffers[self.conv.x], scratch, image, row)
-            pixel = e.share((begin + index) * e.extent(self.conv.output.shape[2]))
-            for number in range(panels.count):
-                first = e.i64(number * vectors * VECTOR)
-                panel = open_panel(e, buffers, self.conv, first, panels.size(number))
+            def some(rows: int, column: Expr, to: Panel = panel) -> None:
+                self._columns(buffers[self.weight], scratch, to, rows, (pixel, column))
 
-                def tile(rows: int, column: Expr, at: Expr = pixel, to: Panel = panel) -> None:
-                    self._columns(buffers[self.weight], scratch, to, rows, (at, column))
-
-                each_tile(e, self._widths[1], height, tile)
-        return e.function()
+            each_tile(e, self._widths[1], tile.rows, some)
 
     def _gather(self, e: TileEmitter, x: Buffer, scratch: Buffer, image: Expr, row: Expr) -> None:
         """Copy the input rows under an output row, with zeros where the padding is."""

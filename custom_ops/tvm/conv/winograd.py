@@ -12,7 +12,7 @@ second level of cache and weights lie in memory as they do for the other kernels
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from ortkit.refusal import Refused
 from ...forms.conv import Convolution, packed_weight, read_convolution
 from ..tile.emitter import TileEmitter
 from ..tile.gemm_tile import multiply_add, write_vector
-from ..tile.program import Panel, open_panel
+from ..tile.program import ConvKernel, Panel, open_panel
 from ..tile.registers import VECTOR, Tile, even_tile
 from .direct import runtime_ns, summed_ns
 from .rates import OUTPUT_NS
@@ -58,17 +58,12 @@ _PANEL = 64
 
 
 @dataclass(frozen=True)
-class WinogradConv:
-    """A 3x3 convolution with stride 1.
+class WinogradConv(ConvKernel):
+    """A 3x3 convolution with stride 1: NHWC, one group, multiples of 16 channels.
 
-    Args:
-        conv: NHWC, one group, multiples of 16 channels. Images whose sizes are not known have
-            results of the same sizes.
-        weight: The input float32 [V, 9 C, 16] of V vectors of output channels.
+    Images whose sizes are not known have results of the same sizes. The weight is float32
+    [V, 9 C, 16] of V vectors of output channels.
     """
-
-    conv: Convolution
-    weight: int
 
     @property
     def tiles(self) -> int | None:
@@ -114,10 +109,9 @@ class WinogradConv:
         cost = 9 * self.conv.depth * _PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         return Launch((Extent(self.panels), Extent(runs)), Extent(points), cost, ())
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        e = TileEmitter(symbol)
-        buffers, begin, end = e.parameters(self.conv.signature)
+    def writer(self, e: TileEmitter, buffers: list[Buffer]) -> Callable[[Expr], None]:
+        """Emit sizes and what lies on the stack; return what emits a unit."""
+        level = e.processor
         units = self.launch(level).units
         whole, rest = divmod(self.conv.channels // VECTOR, self.vectors)
         images = _Images.of(self.conv, e)
@@ -130,8 +124,9 @@ class WinogradConv:
         # Of sizes that are not known a unit has several runs, or none.
         runs = e.share(e.divide_up(total, self.run))
         of_unit = e.share(e.divide_up(runs, units[1].factor))
-        with e.loop(end - begin) as index:
-            panel, number = e.decode(begin + index, units)
+
+        def unit(at: Expr) -> None:
+            panel, number = e.decode(at, units)
             first = e.share(number * of_unit)
             last = e.share(e.minimum(first + of_unit, runs))
             with e.loop(e.tir.max(last - first, e.i64(0))) as each:
@@ -146,7 +141,8 @@ class WinogradConv:
                     e.branch(panel < e.i64(whole), *blocks)
                 else:
                     e.when(count > e.i64(0), *blocks)
-        return e.function()
+
+        return unit
 
 
 @dataclass(frozen=True)

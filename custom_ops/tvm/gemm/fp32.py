@@ -24,7 +24,7 @@ from ortkit.targets import cpu
 from ...forms.body import Body
 from ...forms.epilogue import Epilogue, read_epilogue
 from ..tile.gemm_tile import multiply_add
-from ..tile.program import PICOSECONDS_PER_MULTIPLY, Panel, Tuned, open_panel
+from ..tile.program import PICOSECONDS_PER_MULTIPLY, Panel, Tuned, UnitKernel, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ RATES: Mapping[str, ProductRates] = {
 
 
 @dataclass(frozen=True)
-class Product(Tuned):
+class Product(Tuned, UnitKernel):
     """epilogue(X W + bias); numbers are the region's inputs.
 
     Args:
@@ -100,8 +100,6 @@ class Product(Tuned):
         weight: float32 [panels, depth, width], columns of a panel next to each other.
         bias: float32 [columns]; None if there is none.
         epilogue: What is computed on each result.
-        pixels: Rows of a tile; 0: what its rule says.
-        panel: Vectors of a tile; 0: what its rule says.
     """
 
     signature: RegionSignature
@@ -109,8 +107,6 @@ class Product(Tuned):
     weight: int
     bias: int | None
     epilogue: Epilogue
-    pixels: int = 0
-    panel: int = 0
 
     @property
     def rows(self) -> Extent:
@@ -131,7 +127,7 @@ class Product(Tuned):
     def launch(self, level: str) -> Launch:
         """Units are runs of rows of one panel of columns."""
         panels, depth, width = self.packed
-        runs = self._runs(level)
+        runs = self.runs(level)
         cost = depth * PICOSECONDS_PER_MULTIPLY + self.epilogue.picoseconds
         points = self.rows * Extent(max(1, width // runs))
         if self.rows.static is not None:
@@ -154,42 +150,34 @@ class Product(Tuned):
             self.rows.static, vectors, level, self.pixels, self.panel, pitches=pitches
         )
 
-    def _runs(self, level: str) -> int:
+    def runs(self, level: str) -> int:
         """Return how many runs the rows are cut into; some may have none."""
         rows = self.rows.static
         if rows is None:
             return RUNS
         return max(1, min(RUNS, ceil(rows / self.tile(level).rows)))
 
-    def lower(self, symbol: str, level: str) -> Expr:
-        """Return the kernel's function."""
-        from ..tile.emitter import TileEmitter
-
-        e = TileEmitter(symbol)
-        buffers, begin, end = e.parameters(self.signature)
-        work = _Writer(self, e, buffers, self.tile(level), self._runs(level))
-        with e.loop(end - begin) as index:
-            work.unit(e.share(begin + index))
-        return e.function()
+    def writer(self, e: TileEmitter, buffers: list[Buffer]) -> Callable[[Expr], None]:
+        """Emit sizes; return what emits a unit."""
+        work = _Writer(self, e, buffers)
+        return lambda unit: work.unit(e.share(unit))
 
 
 class _Writer:
     """Writes the work of one unit."""
 
-    def __init__(
-        self, product: Product, e: TileEmitter, buffers: list[Buffer], tile: Tile, runs: int
-    ) -> None:
+    def __init__(self, product: Product, e: TileEmitter, buffers: list[Buffer]) -> None:
+        tile, self.runs = product.tile(e.processor), product.runs(e.processor)
         self.product = product
         self.e = e
         self.buffers = buffers
         self.height = tile.rows
         self.vectors = tile.vectors
-        self.runs = runs
         self.rows = e.share(e.extent(product.rows))
         self.whole = e.share(e.divide_down(self.rows, tile.rows))
         self.rest = e.share(self.rows - self.whole * e.i64(tile.rows))
         self.tiles = e.share(e.divide_up(self.rows, tile.rows))
-        self.of_run = e.share(e.divide_up(self.tiles, runs))
+        self.of_run = e.share(e.divide_up(self.tiles, self.runs))
         self.together = e.share(self._together())
         self.ahead = e.share(self._ahead())
 

@@ -26,6 +26,8 @@ class TileEmitter(Emitter):
     symbols: dict[str, Expr] = field(default_factory=dict)
     dtypes: list[str] = field(default_factory=list)
     """Of the tensors, inputs first."""
+    processor: str = ""
+    """The level that the kernel is for."""
 
     @property
     def llvm(self) -> tuple[str, ...]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import known
 
+from ...forms.conv import Convolution
 from ...forms.epilogue import Epilogue
+from .emitter import TileEmitter
 from .gemm_tile import Destination, accumulators, expect_tile, load_bias, write_tile
 from .registers import VECTOR, Tile
 
@@ -23,19 +26,80 @@ if TYPE_CHECKING:
     from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
-    from .emitter import TileEmitter
-
 #: One core of x86-64-v4 at 150 GFLOP/s.
 PICOSECONDS_PER_MULTIPLY = 13
 #: A unit should be worth the arithmetic that finds it: about 3 microseconds of multiply-adds.
 UNIT_MULTIPLIES = 200_000
 
 
+class UnitKernel:
+    """A kernel that computes its units one after the other."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def signature(self) -> RegionSignature:
+            """The region's."""
+            ...
+
+        def launch(self, level: str) -> Launch:
+            """Return how the kernel is called."""
+            ...
+
+    def emitter(self, symbol: str, level: str) -> TileEmitter:
+        """Return what writes the function."""
+        return TileEmitter(symbol, processor=level)
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        e = self.emitter(symbol, level)
+        buffers, begin, end = e.parameters(self.signature)
+        unit = self.writer(e, buffers)
+        with e.loop(end - begin) as index:
+            unit(begin + index)
+        return e.function()
+
+    def writer(self, e: TileEmitter, buffers: list[Buffer]) -> Callable[[Expr], None]:
+        """Emit what all units have in common; return what emits a unit, given its number."""
+        sizes = self.launch(e.processor).units
+        return lambda unit: self.unit(e, buffers, (unit, *e.decode(unit, sizes)))
+
+    def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
+        """Emit a unit, given its number and its coordinates in the units of `launch`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ConvKernel(UnitKernel):
+    """A kernel of one convolution.
+
+    Args:
+        conv: The convolution.
+        weight: The input that its weight is packed in.
+    """
+
+    conv: Convolution
+    weight: int
+
+    @property
+    def signature(self) -> RegionSignature:
+        """The region's."""
+        return self.conv.signature
+
+
 @dataclass(frozen=True)
 class Tuned:
-    """A template with a field for each choice that it goes by, 0 where its rule is to say."""
+    """A template with a field for each choice that it goes by, 0 where its rule is to say.
+
+    Args:
+        pixels: Rows of a tile.
+        panel: Vectors of a tile.
+    """
 
     parameters: ClassVar[tuple[str, ...]] = ("pixels", "panel")
+
+    pixels: int = field(default=0, kw_only=True)
+    panel: int = field(default=0, kw_only=True)
 
     def chosen(self, choices: Choices) -> Self:
         """Return the kernel with its tiles chosen."""
@@ -122,7 +186,7 @@ def open_panel(
     buffers: Sequence[Buffer],
     of: Finished,
     first: Expr,
-    size: tuple[int, int],
+    size: tuple[int, ...],
     into: tuple[Buffer, int] | None = None,
 ) -> Panel:
     """Return a panel, its bias loaded.
