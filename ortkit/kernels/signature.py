@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -102,6 +102,30 @@ class RegionSignature:
                 f"{len(self.outputs)}"
             )
         return function
+
+
+def signature_of(
+    name: str,
+    nodes: Iterable[onnx.NodeProto],
+    opset: int,
+    inputs: Mapping[str, TensorSpec],
+    outputs: Mapping[str, TensorSpec],
+) -> RegionSignature:
+    """Return the signature of a region whose body is written.
+
+    Args:
+        name: Of the region.
+        nodes: The body's.
+        opset: Of the default domain; others have version 1.
+        inputs: By their names in the body.
+        outputs: Likewise.
+    """
+    function = onnx.FunctionProto(name=name, domain=DOMAIN, input=[*inputs], output=[*outputs])
+    function.node.extend(nodes)
+    function.opset_import.add(domain="", version=opset)
+    for domain in sorted({node.domain for node in function.node} - {""}):
+        function.opset_import.add(domain=domain, version=1)
+    return RegionSignature(name, body_text(function), (*inputs.values(),), (*outputs.values(),))
 
 
 def by_key(

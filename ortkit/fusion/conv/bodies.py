@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortkit.errors import InternalError
@@ -20,7 +19,7 @@ from ortkit.fusion.regions.bodies import write_step
 from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.prepack import Prepack
-from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.kernels.signature import RegionSignature, TensorSpec, signature_of
 from ortkit.rewrite.scope import Scope
 
 TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
@@ -50,8 +49,8 @@ class BodyWriter:
     scope: Scope
     block: Block
     writer: NodeWriter = field(init=False)
-    inputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
-    outputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
+    inputs: dict[str, TensorSpec] = field(default_factory=dict)
+    outputs: dict[str, TensorSpec] = field(default_factory=dict)
     weights: list[np.ndarray | ir.Value] = field(default_factory=list)
     names: dict[ir.Value, str] = field(default_factory=dict)
 
@@ -150,7 +149,7 @@ class BodyWriter:
 
     # ---- the function
     def _input(self, name: str, shape: Sequence[object], dtype: str = "") -> str:
-        self.inputs.append((name, _spec(name, shape, dtype or self.own)))
+        self.inputs[name] = _spec(name, shape, dtype or self.own)
         return name
 
     def _constant_input(self, name: str, array: np.ndarray) -> str:
@@ -158,7 +157,7 @@ class BodyWriter:
         return self._input(name, array.shape)
 
     def _result(self, name: str, shape: Sequence[object], dtype: str = "") -> None:
-        self.outputs.append((name, _spec(name, shape, dtype or self.own)))
+        self.outputs[name] = _spec(name, shape, dtype or self.own)
 
     def _sizes(self, value: ir.Value | None) -> tuple[object, ...]:
         shape = None if value is None else self.scope.shapes.shape(value)
@@ -184,16 +183,8 @@ class BodyWriter:
         return array
 
     def _described(self) -> Described:
-        function = onnx.FunctionProto(name=self.block.kind, domain=DOMAIN)
-        function.input.extend(name for name, _ in self.inputs)
-        function.output.extend(name for name, _ in self.outputs)
-        function.node.extend(self.writer.nodes)
-        function.opset_import.add(domain="", version=self.scope.opset())
-        signature = RegionSignature(
-            self.block.kind,
-            body_text(function),
-            tuple(spec for _, spec in self.inputs),
-            tuple(spec for _, spec in self.outputs),
+        signature = signature_of(
+            self.block.kind, self.writer.nodes, self.scope.opset(), self.inputs, self.outputs
         )
         return Described(signature, tuple(self.weights))
 

@@ -14,19 +14,17 @@ from math import prod
 from typing import TypeAlias
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx import helper
 
 from ortkit.analysis.quantization import is_op
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.bodies import TO_NHWC, BodyWriter, Described
+from ortkit.fusion.conv.bodies import BodyWriter, Described
 from ortkit.fusion.conv.finder import PASS, BlockFinder
 from ortkit.fusion.conv.nodes import is_global_mean
 from ortkit.fusion.int8.grids import MICROSOFT, Grid, dequantized, grid_of
 from ortkit.fusion.regions.access import only_reader
-from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.refusal import Refused, RefusedError, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -83,40 +81,29 @@ class ImagesOfBytes(BodyWriter):
         found = _image_op(self.scope, self.block.convs[0])
         if not isinstance(found, ImageOp):
             raise InternalError("an operator on images of bytes that is none any more")
-        names, specs = list[str](), list[TensorSpec]()
-        numbers: list[np.ndarray | ir.Value] = []
-
-        def add(name: str, dtype: str, sizes: tuple[int | str, ...]) -> None:
-            names.append(name)
-            specs.append(TensorSpec(name, dtype, sizes))
-
-        def add_grid(stem: str, grid: Grid) -> None:
-            add(f"{stem}s", "float32", ())
-            add(f"{stem}z", "uint8", ())
-            numbers.extend((np.asarray(grid.scale, np.float32), np.asarray(grid.zero, np.uint8)))
-
         # Images come first among the inputs of a fused node, and constants after them.
-        for number, (value, _) in enumerate(found.operands):
-            add(f"x{number}", "uint8", _nhwc(self.scope, value))
-        for number, (_, grid) in enumerate(found.operands):
-            add_grid(f"x{number}", grid)
-        add_grid("y", found.grid)
-        given = [
-            name for number in range(len(found.operands))
-            for name in (f"x{number}", f"x{number}s", f"x{number}z")
-        ]  # fmt: skip
+        names = [f"x{number}" for number in range(len(found.operands))]
+        for name, (value, _) in zip(names, found.operands, strict=True):
+            self._input(name, self._nhwc(value), "uint8")
+        grids = [*(grid for _, grid in found.operands), found.grid]
+        for name, grid in zip((*names, "y"), grids, strict=True):
+            self._number(f"{name}s", np.asarray(grid.scale, np.float32))
+            self._number(f"{name}z", np.asarray(grid.zero, np.uint8))
+        given = [each for name in (*names, "y") for each in (name, f"{name}s", f"{name}z")]
+        given.remove("y")
         op_type, more = _OPERATORS[found.kind]
-        node = helper.make_node(op_type, [*given, "ys", "yz"], ["y"], domain=MICROSOFT)
+        node = helper.make_node(op_type, given, ["y"], domain=MICROSOFT)
         node.attribute.extend(helper.make_attribute(*item) for item in more.items())
-        function = onnx.FunctionProto(name=found.kind, domain=DOMAIN, input=names, output=["y"])
-        function.node.append(node)
-        function.opset_import.append(helper.make_opsetid("", self.scope.opset()))
-        function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-        batch, height, width, channels = specs[0].shape
-        made = (batch, 1, 1, channels) if found.kind == MEAN else (batch, height, width, channels)
-        result = TensorSpec("y", "uint8", made)
-        signature = RegionSignature(found.kind, body_text(function), tuple(specs), (result,))
-        return Described(signature, tuple(numbers))
+        self.writer.nodes.append(node)
+        batch, *sides, channels = self.inputs["x0"].shape
+        made = (batch, 1, 1, channels) if found.kind == MEAN else (batch, *sides, channels)
+        self._result("y", made, "uint8")
+        return self._described()
+
+    def _number(self, name: str, number: np.ndarray) -> None:
+        """Add a constant number."""
+        self.weights.append(number)
+        self._input(name, (), number.dtype.name)
 
 
 @refusals
@@ -245,12 +232,6 @@ def _converts(found: ImageOp) -> bool:
     scales = [float(grid.scale) for _, grid in found.operands]
     is_normal = found.kind == MEAN or prod(scales) >= float(np.finfo(np.float32).tiny)
     return steps < _MOST_STEPS and is_normal
-
-
-def _nhwc(scope: Scope, value: ir.Value) -> tuple[int | str, ...]:
-    sizes = tuple(scope.shapes.shape(value) or ())
-    found = (sizes[axis] for axis in TO_NHWC)
-    return tuple(size if isinstance(size, int) else str(size) for size in found)
 
 
 _OPERATORS: dict[str, tuple[str, dict[str, int]]] = {

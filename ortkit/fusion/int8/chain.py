@@ -9,12 +9,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-import onnx
 import onnx_ir as ir
-from onnx import helper
 
 from ortkit.fusion.int8.body import BodyBuilder, Constants
-from ortkit.fusion.int8.grids import MICROSOFT, Grid
+from ortkit.fusion.int8.grids import Grid
 from ortkit.fusion.int8.product_body import ProductWriter
 from ortkit.fusion.int8.products import IntegerProduct
 from ortkit.fusion.int8.rounding import find_rounding
@@ -24,7 +22,7 @@ from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.sizes import equal_sizes
 from ortkit.graph.symbolic.dims import Size
-from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.kernels.signature import RegionSignature, TensorSpec, signature_of
 from ortkit.rewrite.scope import Scope
 
 KIND = "int8_product"
@@ -158,22 +156,16 @@ class Chain:
         nodes = self.body.writer.nodes[: end.body_size]
         read = {name for node in nodes for name in node.input}
         inputs = {name: value for name, value in self.body.inputs.items() if name in read}
-        function = onnx.FunctionProto(
-            name=self.kind, domain=DOMAIN, input=list(inputs), output=[end.name]
-        )
-        results = [end.value]
+        results = {end.name: end.value}
         if end.second is not None:
-            function.output.append(end.second.name)
-            results.append(end.second.value)
-        function.node.extend(nodes)
-        function.opset_import.append(helper.make_opsetid("", self.scope.opset()))
-        if any(node.domain == MICROSOFT for node in nodes):
-            function.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+            results[end.second.name] = end.second.value
         equal = equal_sizes(self.scope, end.nodes)
-        specs = tuple(self._spec(one, equal) for one in inputs.values())
-        made = tuple(self._spec(value, equal) for value in results)
-        signature = RegionSignature(self.kind, body_text(function), specs, made)
-        region = FusedRegion(self.kind, end.nodes, tuple(inputs.values()), tuple(results))
+        specs, made = (
+            {name: self._spec(value, equal) for name, value in values.items()}
+            for values in (inputs, results)
+        )
+        signature = signature_of(self.kind, nodes, self.scope.opset(), specs, made)
+        region = FusedRegion(self.kind, end.nodes, (*inputs.values(),), (*results.values(),))
         return region, signature
 
     def _spec(self, value: ir.Value, equal: Mapping[Size, Size]) -> TensorSpec:

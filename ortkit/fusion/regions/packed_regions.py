@@ -23,7 +23,7 @@ from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import joined_rows
 from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.kernels.node_writer import NodeWriter
-from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.kernels.signature import RegionSignature, TensorSpec, signature_of
 from ortkit.kernels.sizes import extent_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import DENIED
@@ -121,12 +121,14 @@ def _signature(search: Search, anchor: Anchor, one: Product) -> RegionSignature 
         return TensorSpec(name, anchor.dtype, tuple(shape))
 
     packed = one.of.layout(one.depth, one.columns)
-    inputs = [spec("x", (*rows, one.depth)), spec("w", packed.shape)]
+    sizes = {"x": (*rows, one.depth), "w": packed.shape}
     if one.bias is not None:
-        inputs.append(spec("b", (one.columns,)))
+        sizes["b"] = (one.columns,)
     name = "_".join([anchor.kind, *(node.op_type.lower() for node in one.epilogue)])
-    body = body_text(_function(search, anchor, one, opset))
-    return RegionSignature(name, body, tuple(inputs), (spec("y", (*results, one.columns)),))
+    nodes = _nodes(search, one, opset)
+    inputs = {each: spec(each, shape) for each, shape in sizes.items()}
+    result = {nodes[-1].output[0]: spec("y", (*results, one.columns))}
+    return signature_of(name, nodes, opset, inputs, result)
 
 
 def _name_of(rows: int | str, sizes: _Sizes) -> int | str:
@@ -139,11 +141,10 @@ def _name_of(rows: int | str, sizes: _Sizes) -> int | str:
     return name
 
 
-def _function(search: Search, anchor: Anchor, one: Product, opset: int) -> onnx.FunctionProto:
-    writer, inputs = NodeWriter(), ["x", "w"]
+def _nodes(search: Search, one: Product, opset: int) -> list[onnx.NodeProto]:
+    writer = NodeWriter()
     value = writer.op("MatMul", "x", writer.unpacked("w", one.of.layout(one.depth, one.columns)))
     if one.bias is not None:
-        inputs.append("b")
         value = writer.op("Add", value, "b")
     for node in one.epilogue:
         names = []
@@ -154,10 +155,7 @@ def _function(search: Search, anchor: Anchor, one: Product, opset: int) -> onnx.
             else:
                 names.append(writer.constant(array.reshape(())))
         value = write_step(writer, node, names, opset)
-    function = onnx.FunctionProto(name=anchor.kind, domain=DOMAIN, input=inputs, output=[value])
-    function.node.extend(writer.nodes)
-    function.opset_import.add(domain="", version=opset)
-    return function
+    return writer.nodes
 
 
 def _region(search: Search, one: Product, name: str) -> FusedRegion:

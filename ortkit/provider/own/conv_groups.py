@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx
 import onnx_ir as ir
 from onnx import helper
 
@@ -19,7 +18,7 @@ from ortkit.fusion.conv.chains import Chain
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.fusion.regions.region import FusedRegion
-from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.kernels.signature import TensorSpec, signature_of
 from ortkit.provider.own.program_builder import Assembled, ProgramBuilder, spec_of
 from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
@@ -111,11 +110,10 @@ class _Chained:
         """Add a kernel that changes the order of axes; or say why there is none."""
         source = self._builder.spec(value)
         made = TensorSpec(result.name or "", source.dtype, tuple(source.shape[a] for a in perm))
-        function = onnx.FunctionProto(name="transpose", domain=DOMAIN, input=["x"], output=["y"])
-        function.node.append(helper.make_node("Transpose", ["x"], ["y"], perm=list(perm)))
+        node = helper.make_node("Transpose", ["x"], ["y"], perm=list(perm))
         # Kernels are made of bodies from 13 on; the operator has not changed since 1.
-        function.opset_import.add(domain="", version=max(self._scope.opset(), _LEAST_OPSET))
-        signature = RegionSignature("transpose", body_text(function), (source,), (made,))
+        opset = max(self._scope.opset(), _LEAST_OPSET)
+        signature = signature_of("transpose", [node], opset, {"x": source}, {"y": made})
         self._builder.add(result, made)
         self._builder.compute(signature, [value], [result])
         return self._accepts(signature)
