@@ -112,10 +112,6 @@ class Filters(Weights):
         channels = depth * self.groups
         return (given[1:2], made[1:2]) == ((channels,), (columns,)) and given[:1] == made[:1]
 
-    def is_row(self, array: Array) -> bool:
-        """See `Weights`."""
-        return array.size == self.columns and array.shape[-3:-2] == (self.columns,)
-
     def lie(self, sizes: Sizes) -> Sizes:
         """See `Weights`."""
         return tuple(sizes[axis] for axis in _TO_NHWC)
@@ -180,11 +176,10 @@ class _Finder(Finder):
         added, bias = (None, None) if given is None else self.biases(given, scale, weight)
         if given is not None and added is None and bias is None:
             raise RefusedError("its bias has another scale than its sums, or is no constant")
-        found = self.made(
-            source, from_zero, weight, scale, added=added, bias=bias, is_merged=not steps.ndim,
-            nodes=(*before, self.node),
-        )  # fmt: skip
-        return self._convolution(found)
+        return self._convolution(IntegerProduct(
+            (*before, self.node), source, from_zero, weight, scale, added, bias=bias,
+            is_merged=not steps.ndim,
+        ))  # fmt: skip
 
     def _steps(self, weight: Filters) -> tuple[Array, int | Array]:
         """Return the scale of what is convolved, or one for each channel, and what is 0 there."""
@@ -219,9 +214,12 @@ class _Finder(Finder):
             if added is None:
                 raise RefusedError("its bias is no constant")
         scale = quotient(np.asarray(grid.scale * scales, np.float32), result.scale)
-        return self._convolution(self.made(x, grid.zero, weight, scale, added=added, grid=result))
+        return self._convolution(
+            IntegerProduct((self.node,), x, grid.zero, weight, scale, added, grid=result)
+        )
 
-    def _convolution(self, found: IntegerProduct | None) -> IntegerProduct:
+    def _convolution(self, product: IntegerProduct) -> IntegerProduct:
+        found = self.checked(product)
         if found is None:
             raise RefusedError("its activations are not uint8, or of other sizes")
         sizes = [

@@ -36,12 +36,11 @@ class IntegerProduct:
         x: uint8 [..., K]; of a convolution NCHW.
         zero: What stands for 0 in `x`: a number, one for each column, or a value of one uint8.
         matrix: The other factor.
-        added: int32 [N], added to the sums; None if nothing is.
         scale: float32 [N] or one number: a constant, or a value.
+        added: int32 [N], added to the sums; None if nothing is.
         factor: One float32 that a constant scale is multiplied by at run time; None if there is
             none.
         bias: float32 [N], added to what was scaled: a constant, or a value; None if nothing is.
-        end: The result.
         grid: What the result's numbers stand for, if the product rounds it itself; else it is
             float32.
         is_merged: Whether ONNX Runtime makes one operator of it and a QuantizeLinear after it, and
@@ -52,13 +51,17 @@ class IntegerProduct:
     x: ir.Value
     zero: int | Array | ir.Value
     matrix: Weights
-    added: Array | None
     scale: Array | ir.Value
-    factor: ir.Value | None
-    bias: Array | ir.Value | None
-    end: ir.Value
+    added: Array | None = None
+    factor: ir.Value | None = None
+    bias: Array | ir.Value | None = None
     grid: Grid | None = None
     is_merged: bool = False
+
+    @property
+    def end(self) -> ir.Value:
+        """The result."""
+        return self.nodes[-1].outputs[0]
 
 
 def find_product(scope: Scope, node: ir.Node) -> IntegerProduct | None:
@@ -96,9 +99,9 @@ class Finder:
             added, bias = self.biases(given, scale, matrix)
             if added is None and bias is None:
                 return None
-        return self.made(
-            source, grid.zero, matrix, scale, added=added, bias=bias, is_merged=True
-        )  # fmt: skip
+        return self.checked(IntegerProduct(
+            (self.node,), source, grid.zero, matrix, scale, added, bias=bias, is_merged=True
+        ))  # fmt: skip
 
     def of_rounded(self) -> IntegerProduct | None:
         """QLinearMatMul."""
@@ -109,7 +112,7 @@ class Finder:
         if x is None or zero is None or result is None or weight is None or scales is None:
             return None
         scale = quotient(zero.scale * scales, result.scale)
-        return self.made(x, zero.zero, weight, scale, grid=result)
+        return self.checked(IntegerProduct((self.node,), x, zero.zero, weight, scale, grid=result))
 
     def of_rounded_gemm(self) -> IntegerProduct | None:
         """QGemm of ONNX Runtime, whose bias is int32."""
@@ -125,12 +128,16 @@ class Finder:
                 return None
         scale = np.asarray(grid.scale * scales, np.float32)
         if self.input(7) is None:
-            return self.made(x, grid.zero, weight, scale, added=added)
+            return self.checked(
+                IntegerProduct((self.node,), x, grid.zero, weight, scale, added=added)
+            )
         result = grid_of(self.scope, self.input(7), self.input(8))
         if result is None:
             return None
         scale = quotient(scale, result.scale)
-        return self.made(x, grid.zero, weight, scale, added=added, grid=result)
+        return self.checked(
+            IntegerProduct((self.node,), x, grid.zero, weight, scale, added=added, grid=result)
+        )
 
     def of_scaled(self) -> IntegerProduct | None:
         """MatMulIntegerToFloat of ONNX Runtime."""
@@ -144,10 +151,12 @@ class Finder:
             return None
         if (step := self.scope.array(factor, 1)) is not None:
             scale = np.asarray(np.float32(step.reshape(())) * scales, np.float32)
-            return self.made(x, zero, weight, scale, bias=bias)
+            return self.checked(IntegerProduct((self.node,), x, zero, weight, scale, bias=bias))
         if not self.is_one(factor):
             return None
-        return self.made(x, zero, weight, scales, factor=factor, bias=bias)
+        return self.checked(
+            IntegerProduct((self.node,), x, zero, weight, scales, factor=factor, bias=bias)
+        )
 
     def of_integers(self) -> IntegerProduct | None:
         """MatMulInteger, whose result a Cast and a Mul scale."""
@@ -167,10 +176,10 @@ class Finder:
             return None
         split = self.factored(scale, weight)
         if split is None:
-            return self.made(x, zero, weight, scale, nodes=(self.node, cast, scaled))
+            return self.checked(IntegerProduct((self.node, cast, scaled), x, zero, weight, scale))
         multiplied, factor, scales = split
         nodes = self.node, cast, multiplied, scaled
-        return self.made(x, zero, weight, scales, factor=factor, nodes=nodes)
+        return self.checked(IntegerProduct(nodes, x, zero, weight, scales, factor=factor))
 
     def factored(self, scale: ir.Value, weight: Weights) -> tuple[ir.Node, ir.Value, Array] | None:
         """Return the Mul of one number and constant scales that a product alone reads.
@@ -189,35 +198,18 @@ class Finder:
         return None
 
     # ---- parts
-    def made(
-        self,
-        x: ir.Value,
-        zero: int | Array | ir.Value,
-        matrix: Weights,
-        scale: Array | ir.Value,
-        *,
-        added: Array | None = None,
-        factor: ir.Value | None = None,
-        bias: Array | ir.Value | None = None,
-        nodes: tuple[ir.Node, ...] = (),
-        grid: Grid | None = None,
-        is_merged: bool = False,
-    ) -> IntegerProduct | None:
-        shape = self.shape(x)
-        if self.dtype(x) != ir.DataType.UINT8 or self.scope.is_constant(x):
+    def checked(self, product: IntegerProduct) -> IntegerProduct | None:
+        """Return a product whose operands are of the types and sizes that kernels take."""
+        shape, result = self.shape(product.x), self.shape(product.end)
+        if self.dtype(product.x) != ir.DataType.UINT8 or self.scope.is_constant(product.x):
             return None
-        if not isinstance(scale, ir.Value) and not np.isfinite(scale).all():
+        if not isinstance(product.scale, ir.Value) and not np.isfinite(product.scale).all():
             return None
-        nodes = nodes or (self.node,)
-        end = nodes[-1].outputs[0]
-        result = self.shape(end)
-        if grid is None and self.dtype(end) != _FLOAT:
+        if product.grid is None and self.dtype(product.end) != _FLOAT:
             return None
-        if shape is None or result is None or not matrix.fits(shape, result):
+        if shape is None or result is None or not product.matrix.fits(shape, result):
             return None
-        return IntegerProduct(
-            nodes, x, zero, matrix, added, scale, factor, bias, end, grid, is_merged
-        )
+        return product
 
     def is_scaled(self) -> bool:
         """Say whether a Gemm has factors, or a transposed first operand."""

@@ -20,7 +20,7 @@ Sizes: TypeAlias = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Weights(ABC):
-    """A constant factor of bytes.
+    """A constant factor of bytes; what is said here of axes and sizes holds for matrices.
 
     Args:
         value: The constant.
@@ -51,23 +51,24 @@ class Weights(ABC):
     def fits(self, given: Sizes, made: Sizes) -> bool:
         """Say whether a result of some sizes may be the product of what has some."""
 
-    @abstractmethod
     def is_row(self, array: Array) -> bool:
         """Say whether a constant beside a result has one number for each column."""
+        axis, count = self.result_axis, self.columns
+        return array.size == count and array.ndim >= -axis and array.shape[axis] == count
 
-    @abstractmethod
     def lie(self, sizes: Sizes) -> Sizes:
         """Return the sizes of a value as kernels see it."""
+        return sizes
 
     @property
-    @abstractmethod
     def column_axis(self) -> int:
         """The axis of columns in the sizes that `layout` packs."""
+        return 1
 
     @property
-    @abstractmethod
     def result_axis(self) -> int:
         """The axis of columns in a result, from the last one back."""
+        return -1
 
     @property
     def has_zeros_around(self) -> bool:
@@ -160,24 +161,6 @@ class Matrix(Weights):
         if len(given) < 2 or given[-1] != self.sizes[0]:
             return False
         return made == (*given[:-1], self.sizes[1])
-
-    def is_row(self, array: Array) -> bool:
-        """See `Weights`."""
-        return array.size == self.columns and array.shape[-1:] == (self.columns,)
-
-    def lie(self, sizes: Sizes) -> Sizes:
-        """See `Weights`."""
-        return sizes
-
-    @property
-    def column_axis(self) -> int:
-        """See `Weights`."""
-        return 1
-
-    @property
-    def result_axis(self) -> int:
-        """See `Weights`."""
-        return -1
 
     def _unpacked(self, array: Array) -> Array:
         return array.T if self.is_transposed else array
