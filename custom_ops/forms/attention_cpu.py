@@ -14,7 +14,7 @@ from ortkit.refusal import Refused, needed, refusals
 from ..tvm.tile.registers import VECTOR
 from . import attention_cuda
 from .body import Body, integer
-from .casts import BFLOAT16, FLOAT, source_of_cast
+from .casts import BFLOAT16, FLOAT, before_rounding, source_of_cast
 
 #: Wider heads would need more scratch than a thread's stack should hold.
 MOST_WIDTH = 192
@@ -171,7 +171,7 @@ class _Columns:
 
 @refusals
 def _read_heads(body: Body, name: str, heads: int) -> Heads | Refused:
-    before = _before_rounding(body, name)
+    before = before_rounding(body, name)
     tensor = body.inputs.get(before or name)
     shape = () if tensor is None else body.signature.inputs[tensor].shape
     if tensor is not None and len(shape) == 4:
@@ -193,19 +193,6 @@ def _read_heads(body: Body, name: str, heads: int) -> Heads | Refused:
     )  # fmt: skip
 
 
-def _before_rounding(body: Body, name: str) -> str | None:
-    """Return what is rounded to bfloat16, or is bfloat16, where `name` is that as float32."""
-    rounded = source_of_cast(body, name, FLOAT)
-    if rounded is None:
-        return None
-    source = source_of_cast(body, rounded, BFLOAT16)
-    if source is not None:
-        return source
-    number = body.inputs.get(rounded)
-    is_narrow = number is not None and body.signature.inputs[number].dtype == "bfloat16"
-    return rounded if is_narrow else None
-
-
 def _read_columns(body: Body, name: str) -> _Columns | Refused:
     if name in body.inputs:
         tensor = body.inputs[name]
@@ -213,7 +200,7 @@ def _read_columns(body: Body, name: str) -> _Columns | Refused:
         if len(shape) != 3 or not isinstance(shape[2], int):
             return Refused("attention of rows whose length is not known")
         return _Columns(tensor, 0, shape[2])
-    if (before := _before_rounding(body, name)) is not None:
+    if (before := before_rounding(body, name)) is not None:
         columns = _read_columns(body, before)
         if isinstance(columns, _Columns) and columns.bias is not None:
             return Refused("attention of a sum that is rounded")

@@ -14,7 +14,7 @@ from ortkit.operators.window import Window
 from ortkit.refusal import Refused, needed, refusals
 
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
-from .casts import BFLOAT16, FLOAT, source_of_cast, wide_input
+from .casts import FLOAT, before_rounding, source_of_cast, wide_input
 from .conv import window_of
 from .finish import Finish, read_finish
 
@@ -132,16 +132,9 @@ def _read_rows(body: Body, node: onnx.NodeProto) -> _Left | Refused:
 
 def _rounded_input(body: Body, name: str) -> int | None:
     """Return the input that `name` is, as float32, after it was rounded to bfloat16."""
-    rounded = source_of_cast(body, name, FLOAT)
-    if rounded is None:
-        return None
-    number = body.inputs.get(rounded)
-    if number is not None:
-        return number if body.signature.inputs[number].dtype == "bfloat16" else None
-    source = body.inputs.get(source_of_cast(body, rounded, BFLOAT16) or "")
-    if source is None or body.signature.inputs[source].dtype != "float32":
-        return None
-    return source
+    number = body.inputs.get(before_rounding(body, name) or "")
+    dtype = None if number is None else body.signature.inputs[number].dtype
+    return number if dtype in ("float32", "bfloat16") else None
 
 
 def _gated_input(body: Body, name: str) -> tuple[int, int] | None:
@@ -149,9 +142,7 @@ def _gated_input(body: Body, name: str) -> tuple[int, int] | None:
 
     Of the two the gate has one pixel; the other is float32, or bfloat16 made wide.
     """
-    rounded = source_of_cast(body, name, FLOAT)
-    source = None if rounded is None else source_of_cast(body, rounded, BFLOAT16)
-    product = None if source is None else body.producer(source, "Mul")
+    product = body.producer(before_rounding(body, name) or "", "Mul")
     if product is None:
         return None
     for one, other in (product.input, product.input[::-1]):

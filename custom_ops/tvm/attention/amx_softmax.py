@@ -139,10 +139,8 @@ class Rows:
     def _rescale(self, sums: Place, row: Expr, factor: Expr) -> None:
         e, width = self.e, self.form.v.width
         begin = e.share(sums[1] + row * e.i64(width))
-        with e.loop(e.i64(width // VECTOR)) as part:
-            at = e.share(begin + part * e.i64(VECTOR))
-            with e.vector(VECTOR) as lane:
-                e.store(sums[0], sums[0][at + lane] * factor, at + lane)
+        with e.each_vector(e.i64(width // VECTOR), begin) as (at, lane):
+            e.store(sums[0], sums[0][at + lane] * factor, at + lane)
 
     def _each_pair(self, steps: Expr, seen: Expr, body: Callable[[Expr, bool], None]) -> None:
         """Emit `body` for every 32 keys: first those that are all seen."""

@@ -10,7 +10,7 @@ from ortkit.kernels.region.vectormath import exp_nonpositive
 
 from ...forms.attention_cpu import AttentionForm
 from ..tile.emitter import TileEmitter
-from ..tile.gemm_tile import accumulators, multiply_add
+from ..tile.gemm_tile import accumulators, each_register, multiply_add
 from ..tile.registers import VECTOR, Tile
 from .operand_layout import LOWEST, OperandLayout
 from .tiles import Tiling, fill, turn, vector_of
@@ -268,10 +268,8 @@ class Block:
         e, width = self.e, self.form.v.width
         with e.loop(e.i64(self.layout.lanes)) as row:
             factor = e.share(self._factor[row])
-            with e.loop(e.i64(width // VECTOR)) as part:
-                at = e.share(row * e.i64(width) + part * e.i64(VECTOR))
-                with e.vector(VECTOR) as lane:
-                    e.store(self._sums, self._sums[at + lane] * factor, at + lane)
+            with e.each_vector(e.i64(width // VECTOR), row * e.i64(width)) as (at, lane):
+                e.store(self._sums, self._sums[at + lane] * factor, at + lane)
 
     # ---- values
     def _add_values(self, first: Expr, count: Expr) -> None:
@@ -298,14 +296,8 @@ class Block:
             ]
             for number in range(tile.rows)
         ]
-        pairs = [
-            pair
-            for of_row, at_row in zip(registers, offsets, strict=True)
-            for pair in zip(of_row, at_row, strict=True)
-        ]
-        for register, _ in pairs:
-            with e.vector(VECTOR) as lane:
-                e.store(register, e.f32(0.0), lane)
+        for _, _, register, lane in each_register(e, registers):
+            e.store(register, e.f32(0.0), lane)
         with e.loop(count) as key:
             values = e.share(start + key * e.i64(v.pitch) + e.i64(column))
             powers = e.share(key * e.i64(self.layout.lanes) + row)
@@ -317,9 +309,9 @@ class Block:
                     values + e.i64(vector * VECTOR) + lane
                 ],
             )
-        for register, offset in pairs:
-            with e.vector(VECTOR) as lane:
-                e.store(self._sums, self._sums[offset + lane] + register[lane], offset + lane)
+        for number, vector, register, lane in each_register(e, registers):
+            offset = offsets[number][vector]
+            e.store(self._sums, self._sums[offset + lane] + register[lane], offset + lane)
 
     def _write(self) -> None:
         """Write the sums over their totals; zeros for a query none of whose scores counts."""
@@ -337,10 +329,8 @@ class Block:
         with e.loop(self.layout.queries_here()) as row:
             factor, counted = e.share(self._factor[row]), e.share(self._lift[row])
             to = e.share(sink + (self.layout.start + row) * e.i64(self.form.result.pitch))
-            with e.loop(e.i64(v.width // VECTOR)) as part:
-                column = e.share(part * e.i64(VECTOR))
-                with e.vector(VECTOR) as lane:
-                    value = self._sums[row * e.i64(v.width) + column + lane] * factor
-                    if bias is not None:
-                        value = value + counted * bias(column + lane)
-                    e.store(output, value, to + column + lane)
+            with e.each_vector(e.i64(v.width // VECTOR)) as (column, lane):
+                value = self._sums[row * e.i64(v.width) + column + lane] * factor
+                if bias is not None:
+                    value = value + counted * bias(column + lane)
+                e.store(output, value, to + column + lane)

@@ -187,11 +187,9 @@ class GroupedBlock(Block):
                 sees = self._first[lane] <= self._last[lane]
                 factor = e.share(e.select(sees, factor, e.f32(0.0)))
             to = layout.result_at(row, head)
-            with e.loop(e.i64(result.width // VECTOR)) as part:
-                column = e.share(part * e.i64(VECTOR))
-                with e.vector(VECTOR) as each:
-                    value = self._sums[lane * e.i64(result.width) + column + each] * factor
-                    e.store(output, value, to + column + each)
+            with e.each_vector(e.i64(result.width // VECTOR)) as (column, each):
+                value = self._sums[lane * e.i64(result.width) + column + each] * factor
+                e.store(output, value, to + column + each)
 
 
 def rotate_row(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.region.vectormath import exp_nonpositive
 from ortkit.kernels.tvm.emit import NEAREST
 
-from ..tile.gemm_tile import accumulators, multiply_add
+from ..tile.gemm_tile import accumulators, each_register, multiply_add
 from ..tile.registers import VECTOR, Tile
 from .grouped_block import GroupedOperandLayout
 from .operand_layout import LOWEST
@@ -105,11 +105,9 @@ class OneRow:
     def _pack(self, head: Expr) -> None:
         e, at = self.e, self.e.share(head * self.e.i64(self._width))
         self.layout.rotate_query(self.layout.unit.first, head, (self._queries, at))
-        with e.loop(e.i64(self._width // VECTOR)) as part:
-            column = e.share(at + part * e.i64(VECTOR))
-            with e.vector(VECTOR) as lane:
-                value = self._queries[column + lane] * e.f32(self.layout.form.scale)
-                e.store(self._queries, value, column + lane)
+        with e.each_vector(e.i64(self._width // VECTOR), at) as (column, lane):
+            value = self._queries[column + lane] * e.f32(self.layout.form.scale)
+            e.store(self._queries, value, column + lane)
         e.store(self._largest, e.f32(LOWEST), head)
 
     # ---- scores
@@ -212,10 +210,8 @@ class OneRow:
                 power = exp_nonpositive(e, e.share(score - largest))
                 e.store(self._scores, power, at + lane)
                 e.store(self._total, self._total[lanes + lane] + power, lanes + lane)
-        with e.loop(e.i64(width // VECTOR)) as part:
-            at = e.share(head * e.i64(width) + part * e.i64(VECTOR))
-            with e.vector(VECTOR) as lane:
-                e.store(self._sums, self._sums[at + lane] * factor, at + lane)
+        with e.each_vector(e.i64(width // VECTOR), head * e.i64(width)) as (at, lane):
+            e.store(self._sums, self._sums[at + lane] * factor, at + lane)
 
     # ---- values
     def _add_values(self, first: Expr, count: Expr) -> None:
@@ -251,11 +247,9 @@ class OneRow:
                 lambda row: e.share(self._scores[e.i64((top + row) * _KEYS) + key]),
                 lambda vector, lane: values[at + e.i64(vector * VECTOR) + lane],
             )
-        for row, of_row in enumerate(registers):
-            for vector, register in enumerate(of_row):
-                offset = e.i64((top + row) * self._width + column + vector * VECTOR)
-                with e.vector(VECTOR) as lane:
-                    e.store(self._sums, self._sums[offset + lane] + register[lane], offset + lane)
+        for row, vector, register, lane in each_register(e, registers):
+            offset = e.i64((top + row) * self._width + column + vector * VECTOR)
+            e.store(self._sums, self._sums[offset + lane] + register[lane], offset + lane)
 
     def _write(self, head: Expr) -> None:
         """Write the sums over their total."""
@@ -273,8 +267,6 @@ class OneRow:
             factor = e.share(e.select(sees, factor, e.f32(0.0)))
         to = self.layout.result_at(self.layout.unit.first, head)
         output = self.layout.buffers[self.layout.form.result.tensor]
-        with e.loop(e.i64(width // VECTOR)) as part:
-            column = e.share(part * e.i64(VECTOR))
-            with e.vector(VECTOR) as lane:
-                value = self._sums[head * e.i64(width) + column + lane] * factor
-                e.store(output, value, to + column + lane)
+        with e.each_vector(e.i64(width // VECTOR)) as (column, lane):
+            value = self._sums[head * e.i64(width) + column + lane] * factor
+            e.store(output, value, to + column + lane)

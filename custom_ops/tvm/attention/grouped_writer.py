@@ -130,16 +130,13 @@ class GroupedWriter:
                 rows = e.share(e.extent(present.length))
                 to = self._start(unit, rows, present.width)
                 vectors = e.i64(present.width // VECTOR)
-                with e.loop(unit.past * vectors) as number:
-                    at = e.share(number * e.i64(VECTOR))
-                    with e.vector(VECTOR) as lane:
-                        e.store(sink, source[start + at + lane], to + at + lane)
+                with e.each_vector(unit.past * vectors) as (at, lane):
+                    e.store(sink, source[start + at + lane], to + at + lane)
                 with e.block() as behind:
                     new = e.share(unit.past + length)
-                    with e.loop((rows - new) * vectors) as number:
-                        at = e.share(to + new * e.i64(present.width) + number * e.i64(VECTOR))
-                        with e.vector(VECTOR) as lane:
-                            e.store(sink, e.f32(0.0), at + lane)
+                    begin = to + new * e.i64(present.width)
+                    with e.each_vector((rows - new) * vectors, begin) as (at, lane):
+                        e.store(sink, e.f32(0.0), at + lane)
                 e.when(e.equal(unit.end, length), behind)
             e.when(e.not_equal(*addresses), apart)
 

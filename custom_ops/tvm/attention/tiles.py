@@ -65,10 +65,8 @@ def narrow(tiles: Tiling) -> Tiling:
 
 def fill(e: TileEmitter, buffer: Buffer, count: int, value: float) -> None:
     """Write `count` numbers, whole vectors."""
-    with e.loop(e.i64(count // VECTOR)) as number:
-        at = e.share(number * e.i64(VECTOR))
-        with e.vector(VECTOR) as lane:
-            e.store(buffer, e.f32(value), at + lane)
+    with e.each_vector(e.i64(count // VECTOR)) as (at, lane):
+        e.store(buffer, e.f32(value), at + lane)
 
 
 def vector_of(e: TileEmitter, value: Callable[[Expr], Expr]) -> Buffer:

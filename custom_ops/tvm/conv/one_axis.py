@@ -22,7 +22,7 @@ from ortkit.refusal import Refused, RefusedError, needed, refusals
 
 from ...forms.body import Body, integer, integers
 from ...forms.epilogue import Epilogue, read_epilogue
-from ..tile.gemm_tile import Destination, multiply_add, write_vector
+from ..tile.gemm_tile import Destination, each_register, multiply_add, write_vector
 from ..tile.program import PICOSECONDS_PER_MULTIPLY, Tuned, UnitKernel
 from ..tile.registers import VECTOR, Tile, choose_tile
 
@@ -229,11 +229,8 @@ class _Writer:
         """Finish and write a tile; of fewer places than it has, number by number."""
         e, conv, (image, _, channel) = self.e, self.conv, at
         scratch = e.scratch(len(registers) * self.width)
-        for row, vectors in enumerate(registers):
-            for vector, register in enumerate(vectors):
-                with e.vector(VECTOR) as lane:
-                    to = e.i64(row * self.width + vector * VECTOR) + lane
-                    e.store(scratch, register[lane], to)
+        for number, vector, register, lane in each_register(e, registers):
+            e.store(scratch, register[lane], e.i64(number * self.width + vector * VECTOR) + lane)
         total = e.i64(conv.filters[0] * conv.groups)
 
         def write(count: Expr, width: int) -> None:

@@ -27,7 +27,7 @@ from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
 from ..tile.emitter import TileEmitter
-from ..tile.gemm_tile import multiply_add, write_vector
+from ..tile.gemm_tile import each_register, multiply_add, write_vector
 from ..tile.program import ConvKernel, Panel, open_panel
 from ..tile.registers import VECTOR, Tile, even_tile
 from .direct import runtime_ns, summed_ns
@@ -357,11 +357,9 @@ class _Run:
         def place(number: int, vector: int, lane: Expr) -> Expr:
             return sums + e.i64(number * self.columns + vector * VECTOR) + lane
 
-        for number, each in enumerate(registers):
-            for vector, register in enumerate(each):
-                with e.vector(VECTOR) as lane:
-                    value = e.f32(0.0) if begin else self.m[place(number, vector, lane)]
-                    e.store(register, value, lane)
+        for number, vector, register, lane in each_register(e, registers):
+            value = e.f32(0.0) if begin else self.m[place(number, vector, lane)]
+            e.store(register, value, lane)
         base = e.share(self.u_start + point * e.i64(self.pitch_u) + e.i64(left * VECTOR))
         source = e.share(self.v_start + point * e.i64(self.pitch_v) + row * e.i64(VECTOR))
         with e.loop(e.i64(self.block // VECTOR)) as part, e.loop(e.i64(VECTOR)) as c:
@@ -371,10 +369,8 @@ class _Run:
                 e, registers, lambda r: self.v[given + e.i64(r * VECTOR)],
                 lambda vector, lane: self.u[k + e.i64(vector * VECTOR) + lane],
             )  # fmt: skip
-        for number, each in enumerate(registers):
-            for vector, register in enumerate(each):
-                with e.vector(VECTOR) as lane:
-                    e.store(self.m, register[lane], place(number, vector, lane))
+        for number, vector, register, lane in each_register(e, registers):
+            e.store(self.m, register[lane], place(number, vector, lane))
 
     def _output(self, number: Expr, tile: Expr, panel: Panel) -> None:
         """Take a tile's sums back, and write its results."""

@@ -118,6 +118,15 @@ class TileEmitter(Emitter):
         with self.vector(width) as lane:
             yield lane
 
+    @contextmanager
+    def each_vector(self, count: Expr, start: Expr | None = None) -> Iterator[tuple[Expr, Expr]]:
+        """Emit a loop over whole vectors; yield where each begins, from `start` on, and a lane."""
+        with self.loop(count) as number:
+            offset = number * self.i64(VECTOR)
+            at = self.share(offset if start is None else start + offset)
+            with self.vector(VECTOR) as lane:
+                yield at, lane
+
     def decode(self, unit: Expr, sizes: tuple[Extent, ...]) -> list[Expr]:
         """Return the coordinates of a unit in the product of `sizes`, the last one fastest."""
         result: list[Expr] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,11 +61,19 @@ def load_bias(e: TileEmitter, bias: Buffer | None, vectors: int, to: Destination
 def accumulators(e: TileEmitter, tile: Tile, bias: Buffer) -> list[list[Buffer]]:
     """Return a register for each row and vector of the tile, holding the bias."""
     result = [[e.scratch() for _ in range(tile.vectors)] for _ in range(tile.rows)]
-    for row in result:
-        for vector, register in enumerate(row):
-            with e.vector(VECTOR) as lane:
-                e.store(register, bias[e.i64(vector * VECTOR) + lane], lane)
+    for _, vector, register, lane in each_register(e, result):
+        e.store(register, bias[e.i64(vector * VECTOR) + lane], lane)
     return result
+
+
+def each_register(
+    e: TileEmitter, registers: list[list[Buffer]]
+) -> Iterator[tuple[int, int, Buffer, Expr]]:
+    """Emit a vector loop for each register of a tile; yield its row, its vector, it, the lane."""
+    for row, vectors in enumerate(registers):
+        for vector, register in enumerate(vectors):
+            with e.vector(VECTOR) as lane:
+                yield row, vector, register, lane
 
 
 def expect_tile(e: TileEmitter, tile: Tile, to: Destination, pixel: Expr) -> None:
@@ -114,10 +122,8 @@ def write_tile(
                 write_vector(e, register, epilogue, to, start, VECTOR)
         return
     scratch = e.scratch(rows * vectors * VECTOR)
-    for row, registers_of_row in enumerate(registers):
-        for vector, register in enumerate(registers_of_row):
-            with e.vector(VECTOR) as lane:
-                e.store(scratch, register[lane], e.i64((row * vectors + vector) * VECTOR) + lane)
+    for number, vector, register, lane in each_register(e, registers):
+        e.store(scratch, register[lane], e.i64((number * vectors + vector) * VECTOR) + lane)
     full = vectors if to.lanes == VECTOR else vectors - 1
     with e.loop(e.i64(rows)) as row:
         source = e.share(row * e.i64(vectors * VECTOR))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import onnx_ir as ir
@@ -13,7 +12,7 @@ from ortkit.fusion.regions.duplicate import Accepts, Candidate
 from ortkit.fusion.regions.members import Members, is_reshape
 from ortkit.fusion.regions.region import region_of
 from ortkit.fusion.regions.search import PACKED
-from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own.program_builder import Assembled, ProgramBuilder, spec_of
 from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
@@ -109,8 +108,7 @@ class Assembler:
                 draft.enter(value)
             else:
                 draft.hold(value, spec)
-        draft.compute(one.signature, one.region.inputs, one.region.outputs)
-        draft.parts.append(one)
+        draft.add_part(one)
         return draft.assembled(one.region.outputs, one)
 
     @refusals
@@ -187,8 +185,7 @@ class Assembler:
             return Refused(f"more than {MAX_STEPS} kernels in a row")
         maker = root or self._makers.get(value)
         if maker is not None and maker.signature is not None:
-            return self._step(draft, maker.signature, maker.region.inputs,
-                              maker.region.outputs, maker)  # fmt: skip
+            return self._step(draft, maker)
         node = value.producer()
         if node is None:
             return Refused(f"{value.name!r} is no value of the model as it was handed over")
@@ -213,20 +210,11 @@ class Assembler:
         if (verdict := self._accepts(signature)) is not None:
             return Refused(f"{what} has no kernel: {verdict.reason}")
         prediction = self._cost.predict(region)
-        one = Candidate(region, signature, prediction, "")
-        return self._step(draft, signature, region.inputs, region.outputs, one)
+        return self._step(draft, Candidate(region, signature, prediction, ""))
 
-    def _step(
-        self,
-        draft: ProgramBuilder,
-        signature: RegionSignature,
-        inputs: Sequence[ir.Value],
-        outputs: Sequence[ir.Value],
-        one: Candidate,
-    ) -> Refused | None:
-        for value in inputs:
+    def _step(self, draft: ProgramBuilder, one: Candidate) -> Refused | None:
+        for value in one.region.inputs:
             if refused := self._need(draft, value):
                 return refused
-        draft.compute(signature, inputs, outputs)
-        draft.parts.append(one)
+        draft.add_part(one)
         return None

@@ -145,6 +145,12 @@ class ProgramBuilder:
             self.view(value, seen)
         self.steps.append(Step(signature, tuple(read), tuple(made)))
 
+    def add_part(self, one: Candidate) -> None:
+        """Add the kernel of a region."""
+        assert one.signature is not None, "a region that is taken"
+        self.compute(one.signature, one.region.inputs, one.region.outputs)
+        self.parts.append(one)
+
     def spec(self, value: ir.Value) -> TensorSpec:
         """Return the type and sizes of a value that a kernel reads or makes."""
         found = self.specs.get(value) or known_spec(self.scope.shapes, value)
