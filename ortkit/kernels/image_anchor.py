@@ -38,8 +38,9 @@ class ImageAnchor:
             of a node of a `BlockFinder`, None if there is none; its `describe` what kernels see.
         estimate: Nanoseconds by ONNX Runtime's kernels, and by ours. None on GPUs, where times are
             those of what is moved.
-        is_gate: Whether it makes a factor for each channel of what 1x1 convolutions read, from the
-            means over rows that a depthwise kernel makes. Such blocks are found first.
+        layers: Of a gate how many 1x1 convolutions are behind the means over an image. It makes a
+            factor for each channel of what 1x1 convolutions read, from the means over rows that a
+            depthwise kernel makes. Such blocks are found first, and `find` is given the anchor.
         is_pixel: Whether the result is one pixel, which lies alike in both layouts.
         alone: What such operators are called in the reason for which no chain is of them alone;
             empty where one may be.
@@ -49,6 +50,11 @@ class ImageAnchor:
     operators: tuple[tuple[str, str], ...]
     blocks: str
     estimate: Callable[[ImageSizes], tuple[float, float]] | None = None
-    is_gate: bool = False
+    layers: int = 0
     is_pixel: bool = False
     alone: str = ""
+
+    @property
+    def is_gate(self) -> bool:
+        """Whether it makes a factor for each channel."""
+        return self.layers > 0

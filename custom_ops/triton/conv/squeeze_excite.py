@@ -96,7 +96,7 @@ def estimate(sizes: ImageSizes) -> tuple[float, float]:
 
 ANCHOR = ImageAnchor(
     "squeeze_excite", (("", "GlobalAveragePool"), ("", "ReduceMean")),
-    "ortkit.fusion.conv.squeeze_excite:SqueezeExcite", estimate, is_gate=True,
+    "ortkit.fusion.conv.gates:Gate", estimate, layers=2,
 )  # fmt: skip
 
 

@@ -152,15 +152,16 @@ class BlockFinder:
             return None
         if not self.begins_with_images and node.inputs[0] not in self._made:
             return None
-        return self._anchored(anchor, node)
+        return self._anchored(anchor, load(anchor.blocks).find(self, node))
 
     def gate(self, node: ir.Node) -> Block | None:
         """Return the block that makes a factor for each channel of what a node pools."""
         anchor = self._gates.get((node.domain, node.op_type))
-        return None if anchor is None else self._anchored(anchor, node)
+        if anchor is None:
+            return None
+        return self._anchored(anchor, load(anchor.blocks).find(self, node, anchor))
 
-    def _anchored(self, anchor: ImageAnchor, node: ir.Node) -> Block | None:
-        block: Block | None = load(anchor.blocks).find(self, node)
+    def _anchored(self, anchor: ImageAnchor, block: Block | None) -> Block | None:
         if block is None or not self.excluded.isdisjoint(block.nodes):
             return None
         return replace(block, anchor=anchor)
