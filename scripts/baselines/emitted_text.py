@@ -31,7 +31,7 @@ TESTS = tuple(
     f"tests/kernels/triton/test_triton_{name}.py"
     for name in (
         "attention", "attention_hopper", "batched", "convolutions", "fp8", "gemm", "joined",
-        "packed_attention", "products", "regions",
+        "nbits", "packed_attention", "products", "regions",
     )
 )  # fmt: skip
 TARGETS: tuple[tuple[KernelBackend, Target], ...] = (
@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
         if lines := tuple(lines_of(signature)):
             entries[f"{signature.name}_{key}"] = lines
     # Regions that tests make up at random are not the same in every run.
-    return conclude(FILE, entries, is_update=is_update, is_whole=False)
+    return conclude(FILE, entries, is_update=is_update, is_whole=False, is_partial=bool(tests))
 
 
 if __name__ == "__main__":

@@ -58,20 +58,24 @@ def differences(before: Entries, after: Entries) -> list[str]:
     return found
 
 
-def conclude(path: Path, after: Entries, *, is_update: bool, is_whole: bool) -> int:
+def conclude(
+    path: Path, after: Entries, *, is_update: bool, is_whole: bool, is_partial: bool = False
+) -> int:
     """Write or compare a baseline, print what there is to say, and return the exit code.
 
     Args:
         path: The baseline's file.
         after: The entries of today's code.
-        is_update: Whether to write the file.
+        is_update: Whether to write the file; entries that `is_partial` runs lack stay.
         is_whole: Whether `after` should have every entry of the file.
+        is_partial: Whether `after` is of a part of what is listed.
     """
-    if is_update:
-        write(path, after)
-        print(f"{len(after)} entries written to {path.name}")
-        return 0
     before = read(path)
+    if is_update:
+        kept = {**before, **after} if is_partial else after
+        write(path, kept)
+        print(f"{len(after)} of {len(kept)} entries written to {path.name}")
+        return 0
     found = differences(before, after)
     if is_whole:
         found += [f"{name}: missing" for name in sorted(before.keys() - after.keys())]

@@ -1,4 +1,4 @@
-"""Regions, fused nodes and reasons of every model of models/, without compiling a kernel."""
+"""Regions, fused nodes and reasons of models/ and one in few bits, without compiling a kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,8 +29,11 @@ from ortkit.optimization.passes import lowering_of, pipeline_of, rewrite_options
 from ortkit.targets.catalog import KINDS, load, traits_of
 from ortkit.targets.target import Target
 from scripts.baselines.listing import FOLDER, conclude, digest
+from scripts.baselines.nbits_model import DTYPES, build
 
 FILE = FOLDER / "region_keys.txt"
+#: What the model of products in few bits is called.
+NBITS = "nbits"
 CPU_LEVEL = "x86-64-v4"
 ARCHITECTURES = "sm_80,sm_90"
 #: Models of the second size are built in their first spelling only.
@@ -116,16 +119,26 @@ def main(arguments: list[str]) -> int:
         stack.enter_context(patch("ortkit.fusion.plan.build_library", _not_built))
         for name, size, spelling in _variants(given.models):
             proto = models.build(name, size, spelling)
-            with ExitStack() as limits:
-                for limit in LIMITS if size == "tiny" else ():
-                    limits.enter_context(patch.object(cost_model, limit, -np.inf))
+            with _without_limits(is_tiny=size == "tiny"):
                 for setting in SETTINGS:
                     entries[f"{name}.{spelling}.{size}, {setting}"] = lines_of(proto, setting)
+        for dtype in DTYPES if not given.models or NBITS in given.models else ():
+            setting = Setting("cpu" if dtype == "float32" else "cuda", 2)
+            with _without_limits(is_tiny=True):
+                entries[f"{NBITS}.{dtype}, {setting}"] = lines_of(build(dtype), setting)
     return conclude(FILE, entries, is_update=given.update, is_whole=not given.models)
 
 
+@contextmanager
+def _without_limits(*, is_tiny: bool) -> Iterator[None]:
+    with ExitStack() as stack:
+        for limit in LIMITS if is_tiny else ():
+            stack.enter_context(patch.object(cost_model, limit, -np.inf))
+        yield
+
+
 def _variants(names: list[str]) -> Iterator[tuple[str, str, str]]:
-    for name in names or BUILDERS:
+    for name in [one for one in names if one != NBITS] if names else BUILDERS:
         for size in SIZES:
             for spelling in spellings(name) if size == "tiny" else spellings(name)[:1]:
                 yield name, size, spelling
