@@ -14,25 +14,64 @@ from .nbits_writer import Writer
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
-# Of rows whose sums wait for the next part of the depth, and of panels that they are summed for:
-# 256 KB of sums, 256 KB of rows in bfloat16, and 32 KB of weights.
-_ROWS, _PANELS = 256, 8
+# Rows that are multiplied by a panel of weights, at most. A panel is unpacked for each such block.
+_ROWS = 256
+# Bytes of them that are kept in bfloat16 for all panels, in the second cache; fewer rows than the
+# least are not worth it. Rows that are kept are rounded once.
+_KEPT_BYTES, _LEAST_KEPT = 1 << 20, 128
+# Where they are not kept: panels that a part of the rows is rounded for, and summed. 512 KB of
+# sums, 256 KB of rows in bfloat16, and 32 KB of weights.
+_PANELS = 16
 _DEPTH = PART_STEPS * STEP
 # Between columns: those of a power of two would lie in the same places of the cache.
 _STRIDE = _DEPTH + PAIRS
 
 
 class Bf16Writer(Writer):
-    """A kernel that rounds weights and rows to bfloat16."""
+    """A kernel that rounds weights and rows to bfloat16.
+
+    It computes W^T A^T: columns of W are the rows of tiles, as they lie; A is transposed.
+    """
 
     def large_m(self) -> None:
-        """Emit W^T A^T: columns of W are the rows of tiles, as they lie; A is transposed."""
+        """Emit A W, a block of rows after the other."""
+        e = self.e
+        shape_tiles(e, e.i64(TILE), e.i64(TILE))
+        kept = min(_ROWS, _KEPT_BYTES // 2 // self.of.depth // PAIRS * PAIRS)
+        if kept >= _LEAST_KEPT:
+            self._panel_by_panel(kept)
+        else:
+            self._part_by_part()
+        e.release_tiles()
+
+    def _panel_by_panel(self, kept: int) -> None:
+        """Emit rows in bfloat16 once, then all sums of a panel, and its results."""
+        e = self.e
+        depth, steps = self.of.depth, self.blocks.steps
+        sums, begin = e.aligned(kept * PAIRS, "float32")
+        rows = e.aligned(kept * depth, "uint16")
+        weights = e.aligned(PAIRS * _STRIDE, "uint16")
+        operands = Operands(weights[0], _STRIDE, rows[0], depth, rows[1])
+        with e.loop(e.divide_up(self.rows, kept)) as block:
+            top = e.share(block * e.i64(kept))
+            count = e.share(e.minimum(e.i64(kept), self.rows - top))
+            self._round_rows((top, count), (e.i64(0), e.i64(steps)), (*rows, depth))
+            with e.loop(self.end - self.begin) as number:
+                panel = e.share(self.begin + number)
+                column = e.share(panel * e.i64(PAIRS))
+                with e.loop(e.i64(-(-steps // PART_STEPS))) as part:
+                    first, length = self._part(part)
+                    some = Steps(first, length, e.equal(part, e.i64(0)), None, e.i64(0))
+                    self._sum_panel(column, (first, weights), operands, some, (sums, begin, count))
+                self._finish_panel(panel, (sums, begin), top, count)
+
+    def _part_by_part(self) -> None:
+        """Emit sums of some panels, for which a part of the rows is rounded."""
         e = self.e
         sums = e.aligned(_PANELS * _ROWS * PAIRS, "float32")
         rows = e.aligned(_ROWS * _DEPTH, "uint16")
         weights = e.aligned(PAIRS * _STRIDE, "uint16")
         operands = Operands(weights[0], _STRIDE, rows[0], _DEPTH, rows[1])
-        shape_tiles(e, e.i64(TILE), e.i64(TILE))
         with e.loop(e.divide_up(self.rows, _ROWS)) as block:
             top = e.share(block * e.i64(_ROWS))
             count = e.share(e.minimum(e.i64(_ROWS), self.rows - top))
@@ -40,11 +79,8 @@ class Bf16Writer(Writer):
                 panel = e.share(self.begin + group * e.i64(_PANELS))
                 panels = e.share(e.minimum(e.i64(_PANELS), self.end - panel))
                 with e.loop(e.i64(-(-self.blocks.steps // PART_STEPS))) as part:
-                    first = e.share(part * e.i64(PART_STEPS))
-                    length = e.share(
-                        e.minimum(e.i64(PART_STEPS), e.i64(self.blocks.steps) - first)
-                    )
-                    self._round_rows((top, count), (first, length), rows)
+                    first, length = self._part(part)
+                    self._round_rows((top, count), (first, length), (*rows, _DEPTH))
                     steps = Steps(e.i64(0), length, e.equal(part, e.i64(0)), None, e.i64(0))
                     with e.loop(panels) as number:
                         column = e.share((panel + number) * e.i64(PAIRS))
@@ -55,14 +91,24 @@ class Bf16Writer(Writer):
                 with e.loop(panels) as number:
                     at = e.share(sums[1] + number * e.i64(_ROWS * PAIRS))
                     self._finish_panel(e.share(panel + number), (sums[0], at), top, count)
-        e.release_tiles()
+
+    def _part(self, part: Expr) -> tuple[Expr, Expr]:
+        """Return the first step of a part of the depth, and how many it has."""
+        e = self.e
+        first = e.share(part * e.i64(PART_STEPS))
+        return first, e.share(e.minimum(e.i64(PART_STEPS), e.i64(self.blocks.steps) - first))
 
     def _round_rows(
-        self, rows: tuple[Expr, Expr], steps: tuple[Expr, Expr], sink: tuple[Buffer, Expr]
+        self, rows: tuple[Expr, Expr], steps: tuple[Expr, Expr], sink: tuple[Buffer, Expr, int]
     ) -> None:
         """Emit a part of rows in bfloat16, as `bf16_blocks` packs the strips of a matrix.
 
         In place of rows behind the last one it is read again.
+
+        Args:
+            rows: The first, and how many there are.
+            steps: Of the depth: the first, and how many there are.
+            sink: Where to, where that begins, and elements of a row there.
         """
         e, source = self.e, self.buffers[self.of.a]
         (top, count), (first, length) = rows, steps
@@ -75,7 +121,7 @@ class Bf16Writer(Writer):
                 )
                 for row in range(TILE)
             ]
-            to = e.share(sink[1] + strip * e.i64(_DEPTH * TILE))
+            to = e.share(sink[1] + strip * e.i64(sink[2] * TILE))
             with e.loop(length) as step:
                 at = e.share(step * e.i64(STEP))
                 pairs = []
@@ -136,8 +182,11 @@ class Bf16Writer(Writer):
             at = e.share(sums[1] + index * e.i64(PAIRS * PAIRS))
             with e.loop(e.i64(2)) as strip, e.loop(e.i64(2)) as half:
                 place = e.share(at + strip * e.i64(TILE * PAIRS) + half * e.i64(TILE))
+                # LLVM read each number by itself otherwise, and put vectors together of them.
                 columns = [
-                    e.share_row(e.part(sums[0], place + e.i64(n * PAIRS), TILE), TILE, "float32")
+                    e.share_row(
+                        e.alone(e.part(sums[0], place + e.i64(n * PAIRS), TILE)), TILE, "float32"
+                    )
                     for n in range(TILE)
                 ]
                 to = e.share(square[1] + half * e.i64(TILE * PAIRS) + strip * e.i64(TILE))
