@@ -22,6 +22,7 @@ from ortkit.targets.cpu import has_bf16, has_tiles
 from ...forms.gemm_int8 import Floats, Int8Form, read_int8
 from ..tile.program import Panels
 from ..tile.registers import VECTOR
+from .int8_amx import ROWS, AmxTiles, Strip, takes
 from .int8_emitter import Int8Emitter
 from .int8_tiles import Depth, Int8Tiles, Opened
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
 #: Processor levels that have kernels.
-LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16")
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
 # K, where rows and a panel are copied to 16 bits on the stack: 600 KB.
 _MOST_PAIRS = 8192
 # Of units that work is cut into at least, if there are rows for it.
@@ -71,8 +72,6 @@ class Int8Product:
 
     def refuses(self, level: str) -> Refused | None:
         """Say why there is no kernel for a processor level."""
-        if has_tiles(level):
-            return Refused("ONNX Runtime's int8 matrix products use the tiles of AMX")
         if level not in LEVELS:
             return Refused(f"processors of level {level} have no int8 dot products")
         if not has_bf16(level) and self.form.depth > _MOST_PAIRS:
@@ -122,7 +121,11 @@ class _Writer:
         self.buffers, self.begin, self.end = e.parameters(self.of.signature)
         self.rows = e.share(e.extent(product(self.of.leading)))
         depth = Depth(self.of.depth)
-        self.tiles = Int8Tiles(e, self.of, self.buffers, product_.panels, depth)
+        self.amx: AmxTiles | None = None
+        if has_tiles(level) and takes(depth):
+            self.amx = AmxTiles(e, self.of, self.buffers, product_.panels, depth)
+        self.tiles = self.amx or Int8Tiles(e, self.of, self.buffers, product_.panels, depth)
+        self.height = ROWS if self.amx else self.tiles.heights[0]
         if not e.has_dot4:
             # The rows of a tile in 16 bits.
             self.wide_rows = e.aligned(self.tiles.heights[0] * self._pitch, "uint16")
@@ -130,7 +133,7 @@ class _Writer:
     @property
     def _known(self) -> set[int]:
         """The rows of a run, and of the last one; nothing if their number is not known."""
-        rows, height = product(self.of.leading).static, self.tiles.heights[0]
+        rows, height = product(self.of.leading).static, self.height
         if not rows:
             return set()
         tiles = -(-rows // height)
@@ -144,7 +147,7 @@ class _Writer:
 
     def function(self) -> Expr:
         """Return the function that computes the units begin .. end - 1."""
-        e, height = self.e, self.tiles.heights[0]
+        e, height = self.e, self.height
         of_run = e.share(e.divide_up(e.divide_up(self.rows, height), self.runs) * e.i64(height))
         with e.loop(self.end - self.begin) as index:
             unit = e.share(self.begin + index)
@@ -154,10 +157,16 @@ class _Writer:
             with e.block() as some:
                 self.tiles.each_panel(panel, partial(self._panel, top, count))
             e.when(top < self.rows, some)
+        if self.amx:
+            self.amx.release()
         return e.function()
 
     def _panel(self, top: Expr, count: Expr, panel: Opened) -> None:
         e = self.e
+        if self.amx:
+            strips = partial(self._strip, top, panel)
+            self.amx.rows(self.buffers[self.of.x], self.of.depth, (count, strips), panel)
+            return
 
         def tile(index: Expr, height: int) -> None:
             places = [e.share(top + index + e.i64(r)) for r in range(height)]
@@ -165,6 +174,16 @@ class _Writer:
             self.tiles.tile(self._rows_at(places), sinks, panel)
 
         self.tiles.each_tile(count, tile, self._known)
+
+    def _strip(self, top: Expr, panel: Opened, first: Expr, count: Expr) -> Strip:
+        """Return a strip of rows of a run that begins at row `top`."""
+        e = self.e
+        row = e.share(top + first)
+
+        def sink(index: Expr) -> tuple[Expr, Expr | None]:
+            return e.share((row + index) * e.i64(self.of.columns) + panel.column), None
+
+        return Strip(e.share(row * e.i64(self.of.depth)), count, sink)
 
     def _rows_at(self, places: list[Expr]) -> tuple[Buffer, list[Expr]]:
         """Return where rows lie, given their numbers: without VNNI in a copy in 16 bits."""

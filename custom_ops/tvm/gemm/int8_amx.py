@@ -1,0 +1,227 @@
+"""Blocks of int8 products in the tiles of AMX: sums of up to 32 rows by 32 columns, exact.
+
+A strip is up to 16 rows that lie equally far from each other: the rows of one tile. Two strips are
+multiplied together by a panel of weights, which lie in memory as tiles read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH
+
+from ..tile.registers import VECTOR
+from .bf16_emitter import TILE
+from .int8_finish import Place
+from .int8_tiles import Depth, Int8Tiles, Opened
+from .nbits_emitter import BYTES
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ...forms.gemm_int8 import Int8Form
+    from ..tile.program import Panels
+    from .int8_emitter import Int8Emitter
+
+#: Rows of a block.
+ROWS = 2 * TILE
+# Groups of a panel lie this many bytes apart.
+_PITCH = WIDTH * GROUP
+# Steps of equal size may be more than the fewest by this factor. A multiply takes as long
+# whatever its depth is: 7.0 ns of 64 bytes, 6.3 of 16 (Emerald Rapids, 2026-11-28).
+_MOST_STEPS = 1.25
+# Tiles: sums (strip, column) 0 to 3, then two strips, then two of weights.
+_A, _B = 4, 6
+# Of a single strip with a shorter last step: sums, the strip, weights, both of the last step.
+_LAST_A, _LAST_B = 5, 2
+
+#: Where a row of a strip is written, given its number: where its columns begin in the result, and
+#: whether it is one; None if each is.
+Sink: TypeAlias = "Callable[[Expr], tuple[Expr, Expr | None]]"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How a line of weights is cut along K.
+
+    Args:
+        size: Groups of a step.
+        count: Number of steps.
+        last: Groups of a shorter step after these; 0 if there is none.
+    """
+
+    size: int
+    count: int
+    last: int = 0
+
+
+def steps_of(groups: int) -> Steps:
+    """Return steps of equal size where these are not many more; else whole tiles and a rest."""
+    fewest = -(-groups // TILE)
+    for count in range(fewest, int(fewest * _MOST_STEPS) + 1):
+        if groups % count == 0:
+            return Steps(groups // count, count)
+    return Steps(TILE, groups // TILE, groups % TILE)
+
+
+def takes(depth: Depth) -> bool:
+    """Say whether tiles may read rows: what lies behind a group is read too."""
+    return depth.run > 0 and (depth.is_padded or depth.run % GROUP == 0)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Up to 16 rows.
+
+    Args:
+        top: Where the first one begins.
+        count: How many rows.
+        sink: Where they are written.
+    """
+
+    top: Expr
+    count: Expr
+    sink: Sink
+
+
+class AmxTiles(Int8Tiles):
+    """Emits blocks of up to two strips; see `Int8Tiles`."""
+
+    def __init__(
+        self, e: Int8Emitter, of: Int8Form, buffers: list[Buffer], panels: Panels, depth: Depth
+    ) -> None:
+        super().__init__(e, of, buffers, panels, depth)
+        self.steps = steps_of(depth.groups)
+        self.sums, self.origin = e.aligned(ROWS * WIDTH, "int32")
+        self.shaped = e.local(1, "int64")
+        e.store(self.shaped, e.i64(-1), e.i64(0))
+
+    @property
+    def strips(self) -> int:
+        """Strips of a block."""
+        return 1 if self.steps.last else 2
+
+    def release(self) -> None:
+        """Emit what gives the tiles back; the last statement of a kernel."""
+        self.e.release_tiles()
+
+    def rows(
+        self, x: Buffer, pitch: int, rows: tuple[Expr, Callable[[Expr, Expr], Strip]], panel: Opened
+    ) -> None:
+        """Emit all rows that lie equally far from each other.
+
+        Args:
+            x: What has the rows.
+            pitch: Bytes from a row to the next.
+            rows: How many there are; the strip of a row and of some after it, given these.
+            panel: The columns.
+        """
+        e, (count, strip_at) = self.e, rows
+        with e.loop(e.divide_up(count, self.strips * TILE)) as index:
+            first = e.share(index * e.i64(self.strips * TILE))
+            left = e.share(count - first)
+            upper = strip_at(first, e.share(e.minimum(left, e.i64(TILE))))
+            if self.strips == 1:
+                self.block(x, pitch, [upper], panel)
+                return
+            with e.block() as both:
+                below = e.share(e.minimum(left - e.i64(TILE), e.i64(TILE)))
+                lower = strip_at(e.share(first + e.i64(TILE)), below)
+                self.block(x, pitch, [upper, lower], panel)
+            with e.block() as one:
+                self.block(x, pitch, [upper], panel)
+            e.branch(left > e.i64(TILE), both, one)
+
+    def block(self, x: Buffer, pitch: int, strips: Sequence[Strip], panel: Opened) -> None:
+        """Emit a block: its sums, then its results.
+
+        Args:
+            x: What has the rows.
+            pitch: Bytes from a row to the next.
+            strips: One or, where there are no shorter last steps, two.
+            panel: The columns.
+        """
+        e = self.e
+        self._shape([strip.count for strip in strips])
+        for number in range(len(strips) * panel.vectors):
+            row, vector = divmod(number, panel.vectors)
+            e.load_tile(2 * row + vector, self.finisher.starts, e.i64(vector * VECTOR), e.i64(0))
+        tops = [strip.top for strip in strips]
+        self._each_line(partial(self._add_strips, (x, pitch, tops), panel))
+        for number in range(len(strips) * panel.vectors):
+            row, vector = divmod(number, panel.vectors)
+            place = e.share(self.origin + e.i64(row * TILE * WIDTH + vector * VECTOR))
+            e.store_tile(2 * row + vector, self.sums, place, e.i64(WIDTH * 4))
+        for number, strip in enumerate(strips):
+            self._finish(e.share(self.origin + e.i64(number * TILE * WIDTH)), strip, panel)
+
+    def _shape(self, counts: Sequence[Expr]) -> None:
+        """Emit the configuration of the tiles, if it is not the last one."""
+        e, steps = self.e, self.steps
+        upper, lower = counts[0], counts[-1]
+        width, size = BYTES, steps.size * GROUP
+        groups = e.i64(steps.size)
+        with e.block() as other:
+            if steps.last:
+                last = (e.i64(steps.last), width)
+                shapes = [
+                    (upper, width), (upper, width), last, last,
+                    (upper, size), (upper, steps.last * GROUP), (groups, width), (groups, width),
+                ]  # fmt: skip
+            else:
+                shapes = [
+                    (upper, width), (upper, width), (lower, width), (lower, width),
+                    (upper, size), (lower, size), (groups, width), (groups, width),
+                ]  # fmt: skip
+            e.shape_tiles(shapes)
+            e.store(self.shaped, upper * e.i64(ROWS) + lower, e.i64(0))
+        e.when(e.not_equal(self.shaped[e.i64(0)], upper * e.i64(ROWS) + lower), other)
+
+    def _add_strips(
+        self, rows: tuple[Buffer, int, Sequence[Expr]], panel: Opened, away: Expr, group: Expr
+    ) -> None:
+        """Emit the products of a line of each row, added to sums.
+
+        Args:
+            rows: What has them, how far they lie from each other, and where each strip begins.
+            panel: The columns.
+            away: How far the line lies from a row's first.
+            group: Its first group of weights.
+        """
+        e, steps, (x, pitch, tops) = self.e, self.steps, rows
+        tops = [e.share(top + away) for top in tops]
+        first = e.share(panel.start + group * e.i64(_PITCH))
+        weight, stride = self.buffers[self.of.weight], e.i64(pitch)
+
+        def step(left: Expr, down: Expr, a: int, b: int) -> None:
+            for row, top in enumerate(tops):
+                for vector in range(panel.vectors):
+                    if row == 0:
+                        start = first + down + e.i64(vector * BYTES)
+                        e.load_tile(b + vector, weight, start, e.i64(_PITCH))
+                    if vector == 0:
+                        e.load_tile(a + row, x, top + left, stride)
+                    e.multiply_byte_tiles(2 * row + vector, a + row, b + vector)
+
+        with e.loop(e.i64(steps.count)) as number:
+            left = e.share(number * e.i64(steps.size * GROUP))
+            step(left, e.share(number * e.i64(steps.size * _PITCH)), _A, _B)
+        if steps.last:
+            done = steps.count * steps.size
+            step(e.i64(done * GROUP), e.i64(done * _PITCH), _LAST_A, _LAST_B)
+
+    def _finish(self, sums: Expr, strip: Strip, panel: Opened) -> None:
+        """Emit the results of a strip's rows from their sums."""
+        e = self.e
+        with e.loop(strip.count) as row:
+            sink, is_row = strip.sink(row)
+            with e.block() as finished:
+                for vector in range(panel.vectors):
+                    at = e.share(sums + row * e.i64(WIDTH) + e.i64(vector * VECTOR))
+                    width = VECTOR if vector < panel.vectors - 1 else panel.lanes
+                    place = Place(e.share(sink + e.i64(vector * VECTOR)), width, vector)
+                    self.finisher.write(e.part(self.sums, at, VECTOR), place)
+            e.when(e.constant(1, "bool") if is_row is None else is_row, finished)
