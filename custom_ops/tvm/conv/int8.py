@@ -21,10 +21,12 @@ from ortkit.targets.cpu import has_bf16, has_tiles
 
 from ...forms.gemm_int8 import Filters, Int8Form, read_int8
 from ..gemm.int8 import LEVELS, finish_picoseconds, multiply_picoseconds
+from ..gemm.int8_amx import AmxTiles
 from ..gemm.int8_emitter import Int8Emitter
 from ..gemm.int8_tiles import Depth, Int8Tiles, Opened
 from ..tile.program import Panels
 from ..tile.registers import VECTOR
+from .int8_amx_strips import each_strip
 from .int8_depthwise import DepthwiseWriter
 from .int8_padded_rows import Padded, PaddedRows
 
@@ -70,6 +72,8 @@ class Int8Convolution:
         """Say whether rows are read where they lie: single pixels, in the type that they have."""
         window = self.filters.window
         has_bytes = has_bf16(level) or self.form.is_narrow
+        if has_tiles(level) and self.group_depth % GROUP:
+            return False
         return has_bytes and window.kernel == (1, 1) and not any(window.pads)
 
     @property
@@ -104,8 +108,6 @@ class Int8Convolution:
 
     def refuses(self, level: str) -> Refused | None:
         """Say why there is no kernel for a processor level."""
-        if has_tiles(level):
-            return Refused("ONNX Runtime's int8 convolutions use the tiles of AMX")
         if level not in LEVELS:
             return Refused(f"processors of level {level} have no int8 dot products")
         if self.padded.size(1) > _MOST:
@@ -151,7 +153,12 @@ class _Writer:
         if not of.is_direct(level):
             zero = e.u8(0) if form.zero is None else e.share(self.buffers[form.zero][e.i64(0)])
             self.padded_rows = PaddedRows(e, of.padded, self.buffers[form.x], zero, of.block)
-        self.tiles = Int8Tiles(e, form, self.buffers, of.panels, of.depth_of(level))
+        self.amx: AmxTiles | None = None
+        if has_tiles(level):
+            self.amx = AmxTiles(e, form, self.buffers, of.panels, of.depth_of(level))
+        self.tiles = self.amx or Int8Tiles(
+            e, form, self.buffers, of.panels, of.depth_of(level)
+        )
         self.copied = e.local(1, "int64")
         e.store(self.copied, e.i64(-1), e.i64(0))
 
@@ -170,6 +177,8 @@ class _Writer:
             pixel = e.share((image * e.i64(height) + first) * e.i64(width))
             pixels = e.share(count * e.i64(width))
             self.tiles.each_panel(panel, partial(self._panel, source, pixel, pixels))
+        if self.amx:
+            self.amx.release()
         return e.function()
 
     def _source(self, block: Expr, image: Expr, first: Expr, count: Expr) -> tuple[Buffer, Expr]:
@@ -195,6 +204,10 @@ class _Writer:
             each = self.of.form.columns // self.of.filters.groups
             group = e.divide_down(panel.column, each)
             origin = e.share(origin + group * e.i64(self.of.group_depth))
+
+        if self.amx:
+            each_strip(self.amx, self.of.filters, (buffer, origin, pitch), (first, count), panel)
+            return
 
         def tile(index: Expr, height: int, origin: Expr = origin) -> None:
             places = [e.share(index + e.i64(r)) for r in range(height)]

@@ -22,6 +22,7 @@ from ortkit.targets.cpu import has_bf16, has_tiles
 from ...forms.gemm_int8 import Floats, Int8Form, read_int8
 from ..tile.program import Panels
 from ..tile.registers import VECTOR
+from .bf16_emitter import TILE
 from .int8_amx import ROWS, AmxTiles, Strip, takes
 from .int8_emitter import Int8Emitter
 from .int8_tiles import Depth, Int8Tiles, Opened
@@ -164,8 +165,8 @@ class _Writer:
     def _panel(self, top: Expr, count: Expr, panel: Opened) -> None:
         e = self.e
         if self.amx:
-            strips = partial(self._strip, top, panel)
-            self.amx.rows(self.buffers[self.of.x], self.of.depth, (count, strips), panel)
+            strips = e.divide_up(count, TILE), partial(self._strip, (top, count), panel)
+            self.amx.each_strip(self.buffers[self.of.x], self.of.depth, strips, panel)
             return
 
         def tile(index: Expr, height: int) -> None:
@@ -175,15 +176,17 @@ class _Writer:
 
         self.tiles.each_tile(count, tile, self._known)
 
-    def _strip(self, top: Expr, panel: Opened, first: Expr, count: Expr) -> Strip:
-        """Return a strip of rows of a run that begins at row `top`."""
-        e = self.e
+    def _strip(self, rows: tuple[Expr, Expr], panel: Opened, number: Expr) -> Strip:
+        """Return a strip of a run of rows, given the run's first one and how many it has."""
+        e, (top, count) = self.e, rows
+        first = e.share(number * e.i64(TILE))
         row = e.share(top + first)
 
         def sink(index: Expr) -> tuple[Expr, Expr | None]:
             return e.share((row + index) * e.i64(self.of.columns) + panel.column), None
 
-        return Strip(e.share(row * e.i64(self.of.depth)), count, sink)
+        left = e.share(e.minimum(count - first, e.i64(TILE)))
+        return Strip(e.share(row * e.i64(self.of.depth)), left, sink)
 
     def _rows_at(self, places: list[Expr]) -> tuple[Buffer, list[Expr]]:
         """Return where rows lie, given their numbers: without VNNI in a copy in 16 bits."""

@@ -108,32 +108,29 @@ class AmxTiles(Int8Tiles):
         """Emit what gives the tiles back; the last statement of a kernel."""
         self.e.release_tiles()
 
-    def rows(
-        self, x: Buffer, pitch: int, rows: tuple[Expr, Callable[[Expr, Expr], Strip]], panel: Opened
+    def each_strip(
+        self, x: Buffer, pitch: int, strips: tuple[Expr, Callable[[Expr], Strip]], panel: Opened
     ) -> None:
-        """Emit all rows that lie equally far from each other.
+        """Emit strips, two at a time.
 
         Args:
             x: What has the rows.
             pitch: Bytes from a row to the next.
-            rows: How many there are; the strip of a row and of some after it, given these.
+            strips: How many there are; the strip of a number.
             panel: The columns.
         """
-        e, (count, strip_at) = self.e, rows
-        with e.loop(e.divide_up(count, self.strips * TILE)) as index:
-            first = e.share(index * e.i64(self.strips * TILE))
-            left = e.share(count - first)
-            upper = strip_at(first, e.share(e.minimum(left, e.i64(TILE))))
+        e, (count, strip_at) = self.e, strips
+        with e.loop(e.divide_up(count, self.strips)) as index:
+            first = e.share(index * e.i64(self.strips))
+            upper = strip_at(first)
             if self.strips == 1:
                 self.block(x, pitch, [upper], panel)
                 return
             with e.block() as both:
-                below = e.share(e.minimum(left - e.i64(TILE), e.i64(TILE)))
-                lower = strip_at(e.share(first + e.i64(TILE)), below)
-                self.block(x, pitch, [upper, lower], panel)
+                self.block(x, pitch, [upper, strip_at(e.share(first + e.i64(1)))], panel)
             with e.block() as one:
                 self.block(x, pitch, [upper], panel)
-            e.branch(left > e.i64(TILE), both, one)
+            e.branch(first + e.i64(1) < count, both, one)
 
     def block(self, x: Buffer, pitch: int, strips: Sequence[Strip], panel: Opened) -> None:
         """Emit a block: its sums, then its results.
