@@ -51,6 +51,12 @@ CASES: dict[str, dict[str, object]] = {
         "sizes": (1, 24, 11, 9), "filters": (24, 5, 5), "group": 24, "strides": (2, 1),
         "pads": (2, 1, 2, 3),
     },
+    "short lines": {"sizes": (2, 64, 7, 7), "filters": (64, 3, 3)},
+    "shorter lines": {"sizes": (1, 16, 4, 3), "filters": (32, 3, 3)},
+    "parts of lines": {"sizes": (1, 76, 3, 37), "filters": (40, 3, 3)},
+    "short lines with strides": {
+        "sizes": (2, 64, 8, 8), "filters": (64, 1, 1), "strides": (2, 2), "pads": (0, 0, 0, 0),
+    },
     "one pixel": {"sizes": (3, 37, 1, 1), "filters": (24, 1, 1), "pads": (0, 0, 0, 0)},
     "groups": {
         "sizes": (1, 48, 6, 7), "filters": (96, 3, 3), "group": 12, "strides": (1, 2),
@@ -244,11 +250,3 @@ def test_depthwise_filters_of_very_many_places_are_left() -> None:
     refused = one.refuses("x86-64-v4-bf16")
     assert refused is not None
     assert "529 places" in refused.reason
-
-
-def test_amx_is_left_to_onnx_runtime() -> None:
-    one = match(described(KINDS["qdq"](Convolution()))[1].signature)
-    assert isinstance(one, Int8Convolution)
-    refused = one.refuses("x86-64-v4-amx")
-    assert refused is not None
-    assert "AMX" in refused.reason

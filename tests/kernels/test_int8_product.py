@@ -33,7 +33,8 @@ HERE = [level for level in LEVELS if cpu.runs_here(level)]
 #: Ragged ends of K, of rows and of columns; several panels; a single row.
 SIZES = {
     "ragged": (7, 37, 50), "whole": (16, 64, 64), "a row": (1, 130, 33), "few columns": (9, 16, 3),
-    "long": (3, 1027, 16), "many rows": (70, 20, 96),
+    "long": (3, 1027, 16), "many rows": (70, 20, 96), "whole steps": (33, 144, 40),
+    "a rest along K": (49, 68, 70),
 }  # fmt: skip
 
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine has no AVX2")
@@ -226,13 +227,3 @@ def test_scales_of_dynamic_quantization_are_multiplied_by_the_kernel(is_read_twi
     region = found(proto, HERE[-1]).region
     assert ("fs" in {value.name for value in region.inputs}) != is_read_twice
     assert ("s" in {value.name for value in region.inputs}) == is_read_twice
-
-
-def test_amx_is_left_to_onnx_runtime() -> None:
-    signature = found(MODELS["qdq"](Net()), HERE[-1]).signature
-    assert signature is not None
-    one = match(signature)
-    assert isinstance(one, Int8Product)
-    refused = one.refuses("x86-64-v4-amx")
-    assert refused is not None
-    assert "AMX" in refused.reason

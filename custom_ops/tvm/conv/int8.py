@@ -126,9 +126,9 @@ class Int8Convolution:
         each, finish = multiply_picoseconds(of, level), finish_picoseconds(of)
         if self.filters.is_depthwise:
             # A fourth of the lanes of a group is wasted, and numbers are put side by side.
-            cost = of.columns * (self.filters.window.taps * 4 * each + finish)
+            cost = of.columns * (int(self.filters.window.taps * 4 * each) + finish)
             return Launch((batch, Extent(self.blocks)), Extent(pixels), cost)
-        cost = WIDTH * (self.depth.all_groups * GROUP * each + finish)
+        cost = int(WIDTH * self.depth.all_groups * GROUP * each) + WIDTH * finish
         units = batch, Extent(self.blocks), Extent(self.panels.count)
         copied = 0 if self.is_direct(level) else self.padded.size(self.block) // pixels
         return Launch(
@@ -156,9 +156,7 @@ class _Writer:
         self.amx: AmxTiles | None = None
         if has_tiles(level):
             self.amx = AmxTiles(e, form, self.buffers, of.panels, of.depth_of(level))
-        self.tiles = self.amx or Int8Tiles(
-            e, form, self.buffers, of.panels, of.depth_of(level)
-        )
+        self.tiles = self.amx or Int8Tiles(e, form, self.buffers, of.panels, of.depth_of(level))
         self.copied = e.local(1, "int64")
         e.store(self.copied, e.i64(-1), e.i64(0))
 

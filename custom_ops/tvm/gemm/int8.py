@@ -37,8 +37,9 @@ _MOST_PAIRS = 8192
 # Of units that work is cut into at least, if there are rows for it.
 _LEAST_UNITS = 32
 # Of one core: 430 GOP/s with VNNI, 150 with pairs of 16 bits, 210 with weights of 7 bits (Zen 4,
-# 2026-11-28).
+# 2026-11-28); 3,500 with the tiles of AMX, sums stored (Emerald Rapids, 2026-11-28).
 _VNNI_PICOSECONDS, _PAIR_PICOSECONDS, _NARROW_PICOSECONDS = 5, 13, 10
+_TILES_PICOSECONDS = 0.57
 # A core reads weights at 11 GB/s from memory.
 _PICOSECONDS_PER_BYTE = 90
 _MOST_NANOSECONDS = 1_000_000_000
@@ -50,8 +51,10 @@ _FLOPS_OF_STAGE = 4
 _PICOSECONDS_PER_FLOP = 31
 
 
-def multiply_picoseconds(of: Int8Form, level: str) -> int:
+def multiply_picoseconds(of: Int8Form, level: str) -> float:
     """Return the time of a product of two bytes."""
+    if has_tiles(level) and (of.filters is None or not of.filters.is_depthwise):
+        return _TILES_PICOSECONDS
     if has_bf16(level):
         return _VNNI_PICOSECONDS
     return _NARROW_PICOSECONDS if of.is_narrow else _PAIR_PICOSECONDS
@@ -98,7 +101,8 @@ class Int8Product:
     def launch(self, level: str) -> Launch:
         """Units are runs of rows of a panel of columns."""
         of = self.form
-        cost = WIDTH * (of.depth * multiply_picoseconds(of, level) + finish_picoseconds(of))
+        multiplies = int(WIDTH * of.depth * multiply_picoseconds(of, level))
+        cost = multiplies + WIDTH * finish_picoseconds(of)
         rows = product(of.leading)
         points = Extent(-(-rows.static // self.runs)) if rows.static is not None else rows
         weight = of.depth * of.columns * _PICOSECONDS_PER_BYTE // 1000

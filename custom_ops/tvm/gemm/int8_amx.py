@@ -33,6 +33,10 @@ _PITCH = WIDTH * GROUP
 # Steps of equal size may be more than the fewest by this factor. A multiply takes as long
 # whatever its depth is: 7.0 ns of 64 bytes, 6.3 of 16 (Emerald Rapids, 2026-11-28).
 _MOST_STEPS = 1.25
+# Weights of up to this size stay in the second level of cache; others are fetched ahead.
+_NEAR_BYTES = 1024 * 1024
+# Parts of the next panel, of which each block fetches one.
+_PARTS = 4
 # Tiles: sums (strip, column) 0 to 3, then two strips, then two of weights.
 _A, _B = 4, 6
 # Of a single strip with a shorter last step: sums, the strip, weights, both of the last step.
@@ -96,6 +100,8 @@ class AmxTiles(Int8Tiles):
         super().__init__(e, of, buffers, panels, depth)
         self.steps = steps_of(depth.groups)
         self.sums, self.origin = e.aligned(ROWS * WIDTH, "int32")
+        self.fetches = panels.count * depth.all_groups * _PITCH > _NEAR_BYTES
+        self.part = e.i64(0)
         self.shaped = e.local(1, "int64")
         e.store(self.shaped, e.i64(-1), e.i64(0))
 
@@ -122,6 +128,7 @@ class AmxTiles(Int8Tiles):
         e, (count, strip_at) = self.e, strips
         with e.loop(e.divide_up(count, self.strips)) as index:
             first = e.share(index * e.i64(self.strips))
+            self.part = e.share(e.tir.bitwise_and(index, e.i64(_PARTS - 1)))
             upper = strip_at(first)
             if self.strips == 1:
                 self.block(x, pitch, [upper], panel)
@@ -205,10 +212,21 @@ class AmxTiles(Int8Tiles):
 
         with e.loop(e.i64(steps.count)) as number:
             left = e.share(number * e.i64(steps.size * GROUP))
-            step(left, e.share(number * e.i64(steps.size * _PITCH)), _A, _B)
+            down = e.share(number * e.i64(steps.size * _PITCH))
+            if self.fetches:
+                self._fetch(e.share(first + down))
+            step(left, down, _A, _B)
         if steps.last:
             done = steps.count * steps.size
             step(e.i64(done * GROUP), e.i64(done * _PITCH), _LAST_A, _LAST_B)
+
+    def _fetch(self, start: Expr) -> None:
+        """Emit the fetch of a part of the weights one panel after those of a step."""
+        e, lines = self.e, -(-self.steps.size * _PITCH // (_PARTS * BYTES))
+        ahead = e.i64(self.depth.all_groups * _PITCH)
+        start = e.share(start + ahead + self.part * e.i64(lines * BYTES))
+        for line in range(lines):
+            e.prefetch(self.buffers[self.of.weight], start + e.i64(line * BYTES))
 
     def _finish(self, sums: Expr, strip: Strip, panel: Opened) -> None:
         """Emit the results of a strip's rows from their sums."""
