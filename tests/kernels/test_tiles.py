@@ -15,7 +15,8 @@ KIB = 1024
         (196, 16, (4 * 1008, 64 * 1008), Tile(14, 2)),  # the sets of the cache in turn
         (196, 16, (4 * KIB, 64 * KIB), Tile(6, 4)),  # rows that share a set
         (196, 16, (2 * KIB, 32 * KIB), Tile(14, 2)),  # every other row does
-        (49, 32, (8 * KIB, 128 * KIB), Tile(9, 3)),  # vectors of weights too
+        (49, 64, (8 * KIB, 64 * KIB), Tile(5, 5)),
+        (49, 64, (8 * KIB, 128 * KIB), Tile(9, 3)),  # vectors of weights too
     ],
 )
 def test_rows_and_weights_of_a_tile_stay_in_cache(
