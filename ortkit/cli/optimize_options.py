@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli.flags import sizes, tolerance, verification
 from ortkit.env import times_results
 from ortkit.errors import UserError
+from ortkit.targets.catalog import KINDS, traits_of
 
 if TYPE_CHECKING:
     from ortkit.cli.show import Stages
@@ -29,6 +30,7 @@ def options_of(arguments: argparse.Namespace, progress: Stages) -> OptimizeOptio
     from ortkit.kernels.tuning.database import chooser_after
     from ortkit.optimization.call import OptimizeOptions
 
+    _check_levels(arguments)
     return OptimizeOptions(
         target=arguments.target,
         level=arguments.level,
@@ -63,6 +65,18 @@ def options_of(arguments: argparse.Namespace, progress: Stages) -> OptimizeOptio
         progress=progress,
         count=progress.count,
     )
+
+
+def _check_levels(arguments: argparse.Namespace) -> None:
+    """Refuse the level of a target that no kernels are made for."""
+    for kind in KINDS:
+        option = traits_of(kind).level_option
+        if kind != arguments.target and getattr(arguments, option) != "native":
+            raise UserError(
+                f"kernels are made for {arguments.target}",
+                where=f"--{option}",
+                fix=f"drop it, or use --target {kind}",
+            )
 
 
 def _is_timed(arguments: argparse.Namespace) -> bool:

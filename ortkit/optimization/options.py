@@ -301,6 +301,10 @@ def _check_precision(options: OptimizeOptions) -> None:
         )
     if options.calibrate is not None and options.precision != "int8":
         raise UserError("only int8 is calibrated", where="--calibrate", fix="add --precision int8")
+    if options.calibration != "auto" and options.precision != "int8":
+        raise UserError(
+            "only int8 is calibrated", where="--calibration", fix="add --precision int8"
+        )
     if options.precision_io == "convert" and (options.precision == "fp32" or options.has_budget):
         raise UserError(
             "inputs and outputs are converted to half precision only",

@@ -95,6 +95,8 @@ def test_usage_errors_suggest_the_near_name(given: tuple[str, ...], said: str, c
         (("verify", "SMALL", "SMALL", "--samples", "2", "--verify", "full"), "drop one of them"),
         (("bisect", "SMALL", "--samples", "2", "--verify", "quick"), "drop one of them"),
         (("optimize", "SMALL", "--samples", "2", "--verify", "full"), "drop one of them"),
+        (("optimize", "SMALL", "--arch", "sm_90"), "drop it, or use --target cuda"),
+        (("optimize", "SMALL", "--target", "cuda", "--cpu", "x86-64-v3"), "or use --target cpu"),
         (
             ("optimize", "SMALL", "--no-verify", "--verify", "full"),
             "--verify: goes with",

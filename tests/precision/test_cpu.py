@@ -212,6 +212,7 @@ def test_what_cannot_be_measured_is_left() -> None:
         ({"precision": "int8", "max_error": 0.0}, "against 0; use a number between 0 and 1"),
         ({"precision": "int8", "max_error": 1.5}, "against 1.5"),
         ({"precision": "int4", "calibrate": "x.npz"}, "only int8 is calibrated"),
+        ({"precision": "bf16", "calibration": "minmax"}, "only int8 is calibrated"),
         ({"precision": "int8", "max_error": "0.1"}, "max_error: cannot be '0.1'"),
         ({"target": "tpu"}, "target: 'tpu' is not known; use cpu, cuda"),
         ({"precision": "FP16"}, "precision: 'FP16' is not known"),
