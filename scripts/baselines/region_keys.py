@@ -106,8 +106,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--update", action="store_true")
     parser.add_argument("models", nargs="*", metavar="MODEL")
     given = parser.parse_args(arguments)
-    if given.update and given.models:
-        parser.error("--update lists all models")
     for traits in map(traits_of, KINDS):
         for index in (*traits.families, *traits.decompositions, traits.cost_model):
             load(index)  # a module that takes over a limit does so before it is patched
@@ -126,7 +124,10 @@ def main(arguments: list[str]) -> int:
             setting = Setting("cpu" if dtype == "float32" else "cuda", 2)
             with _without_limits(is_tiny=True):
                 entries[f"{NBITS}.{dtype}, {setting}"] = lines_of(build(dtype), setting)
-    return conclude(FILE, entries, is_update=given.update, is_whole=not given.models)
+    is_partial = bool(given.models)
+    return conclude(
+        FILE, entries, is_update=given.update, is_whole=not is_partial, is_partial=is_partial
+    )
 
 
 @contextmanager

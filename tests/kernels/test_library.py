@@ -304,3 +304,14 @@ def test_python_and_the_header_state_the_same_bounds() -> None:
 def test_numbers_of_element_types_are_those_of_onnx() -> None:
     found = {ir.DataType(number).numpy().name: number for number in ELEMENT_TYPES.values()}
     assert found == ELEMENT_TYPES
+
+
+def test_an_older_installation_lacks_headers_of_programs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        linker, "find_shim", lambda: (tmp_path / "shim.a", tmp_path / "manifest.h")
+    )
+
+    with pytest.raises(MissingDependencyError, match=r"it lacks program\.h"):
+        linker.program_headers()

@@ -113,7 +113,7 @@ def link_library(
         _write_images(images.values(), folder)
         (folder / "manifest.c").write_text(manifest_source(ops, level, images), "utf-8")
         if programs is not None:
-            _write_programs(programs, header.parent, folder)
+            _write_programs(programs, folder)
         content = _linked(
             folder, (shim, header), (op.cpu.artifact for op in ops if op.cpu), exports,
             () if programs is None else ("programs.c",), ("-ldl",) if images else (),
@@ -200,9 +200,26 @@ def _write_images(images: Iterable[ImageFile], folder: Path) -> None:
         (folder / f"{image.name}.bin").write_bytes(image.content)
 
 
-def _write_programs(programs: Programs, headers: Path, folder: Path) -> None:
-    for name in PROGRAM_HEADERS:
-        shutil.copyfile(headers / name, folder / name)
+def program_headers() -> list[Path]:
+    """Return what the code of programs includes, as installed.
+
+    Raises:
+        MissingDependencyError: ortkit was never installed, or was before it had all of them.
+    """
+    headers = [find_shim()[1].with_name(name) for name in PROGRAM_HEADERS]
+    for path in headers:
+        if not path.is_file():
+            raise MissingDependencyError(
+                f"the native part of ortkit was built from other sources: it lacks {path.name}",
+                where=str(path.parent),
+                fix=_INSTALL,
+            )
+    return headers
+
+
+def _write_programs(programs: Programs, folder: Path) -> None:
+    for path in program_headers():
+        shutil.copyfile(path, folder / path.name)
     (folder / "programs.c").write_text(programs.source, "utf-8")
     for name, content in programs.files.items():
         (folder / name).write_bytes(content)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.link.linker import PROGRAM_HEADERS, find_shim
+from ortkit.kernels.link.linker import program_headers
 from ortkit.provider.own.program import Program
 from ortkit.provider.own.writer import ProgramWriter, adapter
 
@@ -22,8 +22,7 @@ _WRITERS = ("source.py", "writer.py", "sizes.py", "scratch.py")
 def fingerprint() -> str:
     """Name what writes programs: libraries of another one are made again."""
     files = [Path(__file__).with_name(name) for name in _WRITERS]
-    files += [find_shim()[1].with_name(name) for name in PROGRAM_HEADERS]
-    content = b"".join(path.read_bytes() for path in files)
+    content = b"".join(path.read_bytes() for path in (*files, *program_headers()))
     return hashlib.sha256(content).hexdigest()[:16]
 
 
