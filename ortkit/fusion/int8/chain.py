@@ -17,7 +17,7 @@ from ortkit.fusion.int8.product_body import ProductWriter
 from ortkit.fusion.int8.products import IntegerProduct
 from ortkit.fusion.int8.rounding import find_rounding
 from ortkit.fusion.int8.weights import Weights
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.sizes import equal_sizes
@@ -109,10 +109,8 @@ class Chain:
 
     def reader(self, value: ir.Value) -> ir.Node | None:
         """Return the only reader of a value, if a region may take it in."""
-        if not is_read_once(value):
-            return None
-        node = next(iter(value.uses())).node
-        return node if self.is_free(node) else None
+        node = only_reader(value)
+        return node if node is not None and self.is_free(node) else None
 
     def is_free(self, node: ir.Node) -> bool:
         """Say whether a region may take in a node."""

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ortkit.analysis.quantization import is_op, places
 from ortkit.fusion.int8.grids import MICROSOFT, Array, Grid, dequantized, grid_of, quotient
 from ortkit.fusion.int8.weights import Matrix, Weights
-from ortkit.fusion.regions.access import is_read_once
+from ortkit.fusion.regions.access import is_read_once, only_reader
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -378,9 +378,9 @@ _MOST_WHOLE = 2.0**31
 
 def is_rounded(value: ir.Value) -> bool:
     """Say whether QuantizeLinear to one grid alone reads a value, behind a Relu or Clip or not."""
-    if not is_read_once(value):
+    node = only_reader(value)
+    if node is None:
         return False
-    node = next(iter(value.uses())).node
     if not node.domain and node.op_type in ("Clip", "Relu"):
         return is_rounded(node.outputs[0])
     scale = node.inputs[1] if len(node.inputs) > 1 else None
@@ -390,10 +390,8 @@ def is_rounded(value: ir.Value) -> bool:
 
 def _reader(value: ir.Value, op_type: str) -> ir.Node | None:
     """Return the only reader of a value, if it is of this operator."""
-    if not is_read_once(value):
-        return None
-    node = next(iter(value.uses())).node
-    return node if (node.domain, node.op_type) == ("", op_type) else None
+    node = only_reader(value)
+    return node if node is not None and (node.domain, node.op_type) == ("", op_type) else None
 
 
 _FINDERS: Mapping[tuple[str, str], Callable[[Finder], IntegerProduct | None]] = {

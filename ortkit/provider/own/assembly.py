@@ -113,7 +113,11 @@ class Assembler:
 
     @refusals
     def assemble(
-        self, root: Candidate, carried: frozenset[ir.Value] = frozenset()
+        self,
+        root: Candidate,
+        carried: frozenset[ir.Value] = frozenset(),
+        *,
+        is_maker: bool = False,
     ) -> Assembled | Refused:
         """Return the program of a candidate, or why there is none.
 
@@ -121,11 +125,12 @@ class Assembler:
             root: One of `taken`.
             carried: Values of the copy that the original has not, which the program gets all the
                 same: see `carriers`.
+            is_maker: Whether it makes such values: the original has no results of it.
         """
         draft = ProgramBuilder(self._scope, carried=carried)
         ends: list[tuple[ir.Value, ir.Value]] = []
         for value in root.region.outputs:
-            end = needed(self._end(value))
+            end = value if is_maker else needed(self._end(value))
             ends.append((value, end))
         for value, end in ends:
             if refused := self._need(draft, value, root):
@@ -149,14 +154,6 @@ class Assembler:
         if self._accepts(signature) is not None:
             return None
         return Candidate(region, signature, prediction, "")
-
-    def assemble_carried(self, root: Candidate) -> Assembled | Refused:
-        """Return the program of a candidate whose results the original has not."""
-        draft = ProgramBuilder(self._scope)
-        for value in root.region.outputs:
-            if refused := self._need(draft, value, root):
-                return refused
-        return draft.assembled(root.region.outputs, root)
 
     def _end(self, value: ir.Value) -> ir.Value | Refused:
         """Return what stands for a result in the original: itself, or what it is reshaped to."""

@@ -134,7 +134,7 @@ class Claimer:
         weights = tuple(aligned(array_of(self._assembler.scope, one)) for one in made.weights)
         return Claim(
             made.at, made.program, cut.nodes, _names(made.inputs), _names(made.outputs),
-            made.prediction, _ats(made), weights=weights,
+            made.prediction, tuple(part.region.at for part in made.parts), weights=weights,
             origins=tuple(map(_origin_of, made.weights)),
         )  # fmt: skip
 
@@ -213,7 +213,7 @@ class Claimer:
     @refusals
     def _carrying(self, maker: Candidate, users: Sequence[_Waiting]) -> Claim | Refused:
         """Return the claim that computes a region for all its users, into carriers."""
-        made = needed(self._assembler.assemble_carried(maker))
+        made = needed(self._assembler.assemble(maker, is_maker=True))
         offered = self._offered(users)
         wanted = [self._assembler.spec(value) for value in made.outputs]
         specs = [one for one in wanted if isinstance(one, TensorSpec)]
@@ -232,8 +232,7 @@ class Claimer:
             place: self._spec(carrier[v]) for place, v in zip(at, made.outputs, strict=True)
         }
         program = aliased_storage.writing(made.program, {k: s for k, s in written.items() if s})
-        inputs, outputs = _names(made.inputs), _names(carrier.values())
-        return Claim(made.at, program, cut.nodes, inputs, outputs, made.prediction, _ats(made))
+        return replace(self._claim(made, cut), program=program, outputs=_names(carrier.values()))
 
     def _offered(self, users: Sequence[_Waiting]) -> list[ir.Value]:
         """Return values that all users' nodes read, nobody else, and no program needs."""
@@ -256,12 +255,8 @@ class Claimer:
         places = dict(zip(user.made.inputs, user.made.program.inputs, strict=True))
         given = {places[value]: self._spec(one) for value, one in user.carried.items()}
         program = aliased_storage.reading(user.made.program, {k: s for k, s in given.items() if s})
-        inputs = tuple((user.carried.get(v, v).name or "") for v in user.made.inputs)
-        made = user.made
-        return Claim(
-            made.at, program, user.cut.nodes, inputs, _names(made.outputs), made.prediction,
-            _ats(made),
-        )  # fmt: skip
+        inputs = _names(user.carried.get(value, value) for value in user.made.inputs)
+        return replace(self._claim(user.made, user.cut), program=program, inputs=inputs)
 
     def _spec(self, value: ir.Value) -> TensorSpec | None:
         """Return type and sizes of a value of the original, None if they are not known."""
@@ -292,10 +287,6 @@ def _saved(claim: Claim) -> float:
 def _made_together(user: _Waiting, made: Mapping[ir.Value, Claim]) -> set[object]:
     """Return what tells that two users hang together: values, or the claims that make them."""
     return {id(made[value]) if value in made else value for value in user.carried}
-
-
-def _ats(made: Assembled) -> tuple[str, ...]:
-    return tuple(part.region.at for part in made.parts)
 
 
 def _origin_of(weight: ir.Value) -> Origin | None:
