@@ -174,7 +174,7 @@ def _show_start(ran: Sequence[RowResult]) -> None:
         own = None
         if memory.peak is not None and memory.before is not None:
             own = memory.peak - memory.before
-        held = [f"{arena['memory']} {_megabytes(arena['held'])}" for arena in memory.arenas]
+        arenas = [f"{arena['memory']} {_megabytes(arena['held'])}" for arena in memory.arenas]
         rows.append(
             (
                 result.row.number,
@@ -182,7 +182,7 @@ def _show_start(ran: Sequence[RowResult]) -> None:
                 _spread(result.first_run_ms),
                 _megabytes(memory.peak),
                 _megabytes(own),
-                ", ".join(held) or "not known",
+                ", ".join(arenas) or "not known",
                 ", ".join(_nodes(name, count) for name, count in result.nodes.items()),
             )
         )
@@ -234,23 +234,23 @@ def _show_first_node(number: int, first: FirstNode) -> None:
 
 
 def _output(result: RowResult, each: OutputDifference) -> tuple[object, ...]:
-    judged, apart = each.judged, each.distance
+    judged, distance = each.judged, each.distance
     return (
         result.row.number,
         judged.name,
         judged.dtype,
-        _largest(None if apart is None else apart.absolute),
-        _largest(None if apart is None else apart.relative),
+        _largest(None if distance is None else distance.absolute),
+        _largest(None if distance is None else distance.relative),
         f"{judged.max_error_eps:.3g}",
         f"{judged.allowed_eps:.4g}",
-        None if apart is None or apart.cosine is None else f"{apart.cosine:.9f}",
+        None if distance is None or distance.cosine is None else f"{distance.cosine:.9f}",
         judged.near_ties or None,
         "no" if not judged.equal else "not known" if judged.is_inconclusive else "yes",
     )
 
 
-def _largest(apart: Statistics | None) -> str | None:
-    return None if apart is None or apart.maximum is None else f"{apart.maximum:.3g}"
+def _largest(distance: Statistics | None) -> str | None:
+    return None if distance is None or distance.maximum is None else f"{distance.maximum:.3g}"
 
 
 def _part(each: OutputDifference) -> float:
@@ -262,8 +262,8 @@ def number(value: float | None) -> str:
     """Return a number with four digits that count: `0.1182`, `12.35`, `1,234`."""
     if value is None:
         return ""
-    places = max(0, 3 - len(str(int(abs(value)))) + (int(abs(value)) == 0) + 1)
-    return f"{value:,.{places}f}"
+    digits = max(0, 3 - len(str(int(abs(value)))) + (int(abs(value)) == 0) + 1)
+    return f"{value:,.{digits}f}"
 
 
 def _interval(value: Interval) -> str:

@@ -43,10 +43,10 @@ def _over_sweep(title: str, found: Shown) -> Chart:
     }
     bars = [Series(f"peak: {name}", _mega(of)) for name, of in parts.items() if any(of)]
     series = [*bars, *(Series(name, _mega(of), "line") for name, of in lines.items())]
-    places = [
+    labels = [
         ", ".join(f"{name}={point.sizes[name]}" for name in found.swept) for point in found.points
     ]
-    return Chart(title, "MB", places, series, across="sizes", stacked=True)
+    return Chart(title, "MB", labels, series, across="sizes", stacked=True)
 
 
 def _over_nodes(title: str, one: ShownPoint) -> Chart:
@@ -65,8 +65,8 @@ def _over_nodes(title: str, one: ShownPoint) -> Chart:
             Series(f"{name}: with workspace", during, "steps"),
             Series(f"{name}: in use", after, "steps"),
         ]
-    places = [f"{node.name} ({node.op})" for node in nodes.nodes]
-    return Chart(title, "MB in use in the arena", places, series, across="node, in order")
+    labels = [f"{node.name} ({node.op})" for node in nodes.nodes]
+    return Chart(title, "MB in use in the arena", labels, series, across="node, in order")
 
 
 def _mega(values: Sequence[int | None]) -> list[float | None]:

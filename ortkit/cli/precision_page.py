@@ -68,7 +68,7 @@ def _curve(report: PrecisionReport) -> Chart:
         [*series, Series("taken", taken, "points")],
         across="products lowered",
         level=("allowed", report.max_error),
-        told={"ms saved": saved},
+        tooltip={"ms saved": saved},
     )
 
 
@@ -80,6 +80,6 @@ def _harms(report: PrecisionReport) -> Chart:
         Series(name, [node.harm if node.lowered is is_lowered else None for node in nodes])
         for name, is_lowered in (("lowered", True), ("float32", False))
     ]
-    places = [f"{node.name} ({node.form})" if node.form else node.name for node in nodes]
+    labels = [f"{node.name} ({node.form})" if node.form else node.name for node in nodes]
     title = "Error that each product makes alone"
-    return Chart(title, "error of the outputs", places, series, stacked=True, size=(900, 440))
+    return Chart(title, "error of the outputs", labels, series, stacked=True, size=(900, 440))

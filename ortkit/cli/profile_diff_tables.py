@@ -144,5 +144,5 @@ def _place(one: Change) -> str:
     from ortkit.runtime.profiling.diff_match import common_name
 
     names = [name for name, _ in (one.before or one.after)]
-    place = names[0] if len(names) == 1 else common_name(names) or names[-1]
-    return place if len(place) <= _MOST_NAME else f"...{place[3 - _MOST_NAME :]}"
+    name = names[0] if len(names) == 1 else common_name(names) or names[-1]
+    return name if len(name) <= _MOST_NAME else f"...{name[3 - _MOST_NAME :]}"

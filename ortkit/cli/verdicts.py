@@ -109,9 +109,9 @@ def _rest(found: Verification | None, accepts: bool, elsewhere: str) -> Outcome:
         return Outcome(
             code, meaning, _sentence(f"not verified: {found.reason}", found.fix, accepted)
         )
-    from ortkit.verify.verification import told
+    from ortkit.verify.verification import gaps_text
 
-    line = f"verified in part; not compared: {told(found.not_compared)}"
+    line = f"verified in part; not compared: {gaps_text(found.not_compared)}"
     if found.lacks_hardware_only:
         there = f"complete it with {elsewhere} on a machine that has it" if elsewhere else ""
         meaning = "verified, but for kernels of hardware that this machine has not"

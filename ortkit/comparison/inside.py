@@ -113,12 +113,12 @@ def _place(
     """Return where a node stands: `then_branch of If(y)`."""
     assert isinstance(node.graph, ir.Graph)
     holder = holders[node.graph]
-    held = (
+    inner = (
         one.name
         for one in holder.attributes.values()
         if one.type == ir.AttributeType.GRAPH and one.as_graph() is node.graph
     )
-    return f"{next(held, 'a body')} of {called[holder]}"
+    return f"{next(inner, 'a body')} of {called[holder]}"
 
 
 def _inner(side: Prepared, step: Step) -> Iterator[tuple[ir.Node, ir.Value]]:
@@ -165,11 +165,11 @@ def _open_bodies(
 def _open_node(
     node: onnx.NodeProto, wanted: Collection[str], types: Mapping[str, ir.DataType], depth: int
 ) -> list[str]:
-    held = list(bodies(node))
-    counts = [len(body.output) for body in held]
-    given = [_open_bodies(body, wanted, types, depth + 1) for body in held]
+    inner = list(bodies(node))
+    counts = [len(body.output) for body in inner]
+    given = [_open_bodies(body, wanted, types, depth + 1) for body in inner]
     together = list(dict.fromkeys(name for names in given for name in names))
-    for body, names, count in zip(held, given, counts, strict=True):
+    for body, names, count in zip(inner, given, counts, strict=True):
         if node.op_type == "If":  # both branches must give as many results of the same types
             del body.output[count:]
             for name in together:

@@ -211,14 +211,14 @@ def _unmade(values: Values, wanted: Sequence[str]) -> dict[str, Value]:
 def batches(side: Prepared, wanted: Sequence[str], limit_bytes: int) -> Iterator[list[str]]:
     """Yield values in order, together about as large as the limit at most."""
     batch: list[str] = []
-    held = 0
+    size_so_far = 0
     for name in wanted:
         size = side.bytes_of(name)
-        if batch and held + size > limit_bytes:
+        if batch and size_so_far + size > limit_bytes:
             yield batch
-            batch, held = [], 0
+            batch, size_so_far = [], 0
         batch.append(name)
-        held += size
+        size_so_far += size
     if batch:
         yield batch
 

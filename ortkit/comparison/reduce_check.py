@@ -32,10 +32,10 @@ class Check:
 
     def line(self, model: Path) -> str:
         """Return the command for a model; without `{}` the path comes last."""
-        place = shlex.quote(str(model))
+        quoted = shlex.quote(str(model))
         if PLACE in self.command:
-            return self.command.replace(PLACE, place)
-        return f"{self.command} {place}"
+            return self.command.replace(PLACE, quoted)
+        return f"{self.command} {quoted}"
 
     def holds(self, model: Path) -> bool:
         """Run the command; a timeout and a crash are a no."""

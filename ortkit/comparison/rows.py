@@ -57,27 +57,27 @@ def make_rows(
         for value in values:
             if list(values).count(value) > 1:
                 raise UserError(f"{value!r} is named twice", where=where, fix="name it once")
-    places = list(product(*(range(len(values)) for values in (models, *settings))))
+    variants = list(product(*(range(len(values)) for values in (models, *settings))))
     names = _names(models)
     return tuple(
         Row(
             number,
-            names[place[0]],
-            models[place[0]],
-            providers[place[1]],
-            threads[place[2]],
-            optimizations[place[3]],
-            None if not any(place) else 1 + places.index(_against(place)),
-            onnxruntimes[place[4]],
+            names[variant[0]],
+            models[variant[0]],
+            providers[variant[1]],
+            threads[variant[2]],
+            optimizations[variant[3]],
+            None if not any(variant) else 1 + variants.index(_against(variant)),
+            onnxruntimes[variant[4]],
         )
-        for number, place in enumerate(places, 1)
+        for number, variant in enumerate(variants, 1)
     )
 
 
-def _against(place: Sequence[int]) -> tuple[int, ...]:
-    """Return the place with the first thing that is not the first of its kind set back."""
-    index = next(index for index, value in enumerate(place) if value)
-    return (*place[:index], 0, *place[index + 1 :])
+def _against(variant: Sequence[int]) -> tuple[int, ...]:
+    """Return the variant with the first thing that is not the first of its kind set back."""
+    index = next(index for index, value in enumerate(variant) if value)
+    return (*variant[:index], 0, *variant[index + 1 :])
 
 
 def _names(models: Sequence[Path]) -> list[str]:

@@ -122,19 +122,19 @@ class Evidence:
         in_tf32 = [row for row in pair if tf32.uses_tf32(self.plans[row - 1])]
         if not in_tf32 or all(each.judged.equal for each in found):
             return found, ""
-        places = [folder / f"results{row}" for row in pair]
+        paths = [folder / f"results{row}" for row in pair]
         try:
             for index, row in enumerate(pair):
                 if row in in_tf32:
-                    places[index] = folder / f"exact{row}"
-                    if not places[index].exists():
+                    paths[index] = folder / f"exact{row}"
+                    if not paths[index].exists():
                         plan, feeds = self.plans[row - 1], folder / "feeds"
-                        tf32.keep_exact(plan, feeds, places[index], self.timeout_seconds)
+                        tf32.keep_exact(plan, feeds, paths[index], self.timeout_seconds)
         except WorkerError as error:
             return found, f"row {pair[1]}: not run without TF32: {error}"
         worst = max(each.judged.max_error_eps for each in found)
         rows = " and ".join(map(str, in_tf32))
-        return judge.compare(*map(read_values, places)), (
+        return judge.compare(*map(read_values, paths)), (
             f"row {rows}: float32 products are in TF32 (ONNX Runtime's default on CUDA), which "
             f"makes outputs differ by {worst:.4g} epsilons; they are compared without it"
         )

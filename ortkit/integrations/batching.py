@@ -23,7 +23,7 @@ _BATCH, _ROWS = 8191, 2
 
 
 def joinable(path: Path) -> Refused | None:
-    """Return None if requests to a model may be joined along its first axis, else why not."""
+    """Return None if requests to a model may be batched along its first axis, else why not."""
     model = open_model(path)
     axis = batch_of(model)
     if isinstance(axis, Refused):
@@ -39,7 +39,7 @@ def batch_of(model: ir.Model) -> BatchAxis | Refused:
     """Find the batch, if every input and output may have it as its first axis.
 
     Returns:
-        The batch, or why requests cannot be joined.
+        The batch, or why requests cannot be batched.
     """
     axis = batch_axis(model)
     if axis.problem:

@@ -56,7 +56,7 @@ class OrtkitRuntime(_model.MLModel):  # type: ignore[misc]
             refused = await asyncio.to_thread(joinable, Path(uri))
             if refused is not None:
                 _log.warning(
-                    "%s: requests are joined, as max_batch_size asks, without a proof that rows "
+                    "%s: requests are batched, as max_batch_size asks, without a proof that rows "
                     "are independent: %s", self.name, refused.reason,
                 )  # fmt: skip
         self._specs = {spec.name: spec for spec in self._session.inputs}

@@ -1,4 +1,4 @@
-"""What each replica of a Ray Serve deployment runs: a session, and requests that are joined."""
+"""What each replica of a Ray Serve deployment runs: a session, and requests that are batched."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class OrtkitModel:
         Args:
             model: A path that this replica can read.
             settings: As `served_session` takes them.
-            max_batch: Requests that are joined to one run; 0 for none.
+            max_batch: Requests that are batched in one run; 0 for none.
             wait_s: How long a request waits for others.
         """
         self._session = served_session(Path(model), settings)
         for note in self._session.notes:
             _log.warning("%s: %s", model, note)
         self._dtypes = {spec.name: spec.dtype for spec in self._session.inputs}
-        self._joined: Any = None
+        self._batched: Any = None
         if max_batch:
             batch = require("ray.serve", "ray-serve").batch
-            self._joined = batch(max_batch_size=max_batch, batch_wait_timeout_s=wait_s)(
-                self._run_joined
+            self._batched = batch(max_batch_size=max_batch, batch_wait_timeout_s=wait_s)(
+                self._run_batch
             )
 
     async def __call__(self, request: Any) -> Any:
@@ -67,14 +67,14 @@ class OrtkitModel:
 
     async def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
         """Run the model on arrays by input name, perhaps together with other requests."""
-        if self._joined is None:
+        if self._batched is None:
             return await asyncio.wrap_future(self._session.run_async(dict(feeds)))
-        answer: Answer = await self._joined(feeds)
+        answer: Answer = await self._batched(feeds)
         if isinstance(answer, UserError):
             raise answer
         return answer
 
-    async def _run_joined(self, requests: Sequence[Arrays]) -> list[Answer]:
+    async def _run_batch(self, requests: Sequence[Arrays]) -> list[Answer]:
         """Run requests whose rows fit together in one run; an error is its request's own."""
         groups: dict[object, list[int]] = defaultdict(list)
         for index, feeds in enumerate(requests):
@@ -117,7 +117,7 @@ def _has_rows(value: object, count: int) -> bool:
 
 
 def _key(index: int, feeds: Arrays) -> object:
-    """Return what two requests must have in common to be joined; others get one of their own."""
+    """Return what two requests must have in common to be batched; others get one of their own."""
     arrays = [feeds[name] for name in sorted(feeds)]
     if not all(isinstance(array, np.ndarray) and array.ndim for array in arrays):
         return index

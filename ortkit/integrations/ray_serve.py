@@ -35,7 +35,7 @@ def application(
         threads: Threads of a run, and CPUs that Ray reserves for a replica.
         target: As `ortkit.Session` has it.
         kernels: auto, require or never.
-        max_batch: Requests that are joined to one run, 0 for none. None: 8 if the model is proven
+        max_batch: Requests that are batched in one run, 0 for none. None: 8 if the model is proven
             to compute each row on its own, else none.
         wait_s: How long a request waits for others.
         deployment_options: More options of `serve.deployment`, such as `num_replicas`.
@@ -68,6 +68,6 @@ def _batch(path: Path, asked: int | None) -> int:
     refused = joinable(path)
     if refused is None:
         return asked or _DEFAULT_BATCH
-    said = "are joined without a proof that rows are independent" if asked else "are not joined"
+    said = "are batched without a proof that rows are independent" if asked else "are not batched"
     warnings.warn(f"{path}: requests {said}: {refused.reason}", stacklevel=3)
     return asked or 0

@@ -63,7 +63,7 @@ class TritonOptions:
     threads: int = 0
     """Threads of one run; 0: ONNX Runtime takes one for each core."""
     max_batch: int | None = None
-    """Rows of a batch that requests are joined to, 0 for none; None: 8 if the model is proven to
+    """Rows of a batch that requests are batched in, 0 for none; None: 8 if the model is proven to
     compute each row on its own, else none."""
     delay_us: int = 100
     """How long a request waits for others."""
@@ -142,7 +142,7 @@ def bundle(
     if isinstance(axis, Refused) and options.max_batch:
         raise UserError(
             axis.reason, where=f"--max-batch {options.max_batch}",
-            fix="leave it out: requests of this model cannot be joined",
+            fix="leave it out: requests of this model cannot be batched",
         )  # fmt: skip
     one_row = dict.fromkeys(() if isinstance(axis, Refused) else axis.names, 1)
     progress("find inputs that it runs on")
@@ -214,16 +214,16 @@ def _provider(model: Path) -> str:
 def _batching(
     model: Path, axis: BatchAxis | Refused, feeds: Feeds, options: TritonOptions
 ) -> tuple[int, list[str]]:
-    """Return how many rows requests are joined to, and what is to be said of it."""
+    """Return how many rows requests are batched in, and what is to be said of it."""
     if options.max_batch == 0:
         return 0, []
     refused = axis if isinstance(axis, Refused) else mixed_rows(open_model(model), axis, feeds)
     if refused is None:
         return options.max_batch or _DEFAULT_BATCH, []
     if options.max_batch is None:
-        return 0, [f"requests are not joined: {refused.reason}"]
+        return 0, [f"requests are not batched: {refused.reason}"]
     reason = f"without a proof that rows are independent: {refused.reason}"
-    return options.max_batch, [f"requests are joined, as --max-batch asks, {reason}"]
+    return options.max_batch, [f"requests are batched, as --max-batch asks, {reason}"]
 
 
 def _warmup(opened: ir.Model, feeds: Feeds, folder: Path, *, is_batched: bool) -> dict[str, Field]:

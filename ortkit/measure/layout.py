@@ -95,9 +95,9 @@ def _cases(plan: PointPlan, folder: Path) -> tuple[tuple[LayoutCase, ...], bool]
             raise RunError(ran.problem, where=str(plan.model))
         trace = read_trace(ran.trace)
         events = [event for event in trace.nodes if event.run >= WARM_UP]
-        places = place_events(events, open_model(graph)) if graph.is_file() else []
+        nodes_of = place_events(events, open_model(graph)) if graph.is_file() else []
         # Names repeat from run to run, and nodes without one are distinguished by their order.
-        cases = layout_cases(list(zip(events, places, strict=False)))
+        cases = layout_cases(list(zip(events, nodes_of, strict=False)))
     return cases, any(event.provider == _CUDA for event in events)
 
 

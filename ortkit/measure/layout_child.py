@@ -18,7 +18,7 @@ from ortkit.errors import OrtkitError
 from ortkit.runtime.memory.point_child import read_feeds
 from ortkit.runtime.native_library import NotAvailableError
 from ortkit.runtime.ort import import_onnxruntime, preload_onnxruntime
-from ortkit.runtime.profiling.trace.devices import joined
+from ortkit.runtime.profiling.trace.devices import attach_kernels
 from ortkit.runtime.profiling.trace.read import read_trace
 from ortkit.runtime.rounds import interleaved
 from ortkit.runtime.session import Session
@@ -115,8 +115,8 @@ def _recording() -> tuple[CudaActivity | None, str]:
 def _kernels(path: Path, activity: CudaActivity, since: int) -> Iterator[tuple[int, str, float]]:
     """Yield the kernels that this session's nodes launched, and no other session's."""
     trace = read_trace(path)
-    trace = joined(trace, activity.events(since))
-    ops = [trace.nodes.signatures[place].op for place in trace.nodes.signature]
+    trace = attach_kernels(trace, activity.events(since))
+    ops = [trace.nodes.signatures[index].op for index in trace.nodes.signature]
     for kernel in trace.kernels:
         if kernel.node >= 0 and kernel.run >= 0:
             yield kernel.run, ops[kernel.node], kernel.duration_us

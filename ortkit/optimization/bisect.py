@@ -66,7 +66,7 @@ def bisect_model(source: Source, options: OptimizeOptions | None = None) -> Bise
     options = options or OptimizeOptions()
     options = replace(options, verify=options.verify or True)
     started = time.perf_counter()
-    place = str(source) if isinstance(source, str | os.PathLike) else "(memory)"
+    where = str(source) if isinstance(source, str | os.PathLike) else "(memory)"
     report = optimize(source, options).report
     found = report.verification
     if found is None or found.verdict == "not possible":
@@ -85,7 +85,7 @@ def bisect_model(source: Source, options: OptimizeOptions | None = None) -> Bise
         for hit in (known[identity] for identity in report.rolled_back)
     )
     seconds = round(time.perf_counter() - started, 3)
-    return Bisection(place, verdict, reason, len(hits), guilty, seconds)
+    return Bisection(where, verdict, reason, len(hits), guilty, seconds)
 
 
 def _all_rewrites(source: Source, options: OptimizeOptions) -> tuple[tuple[Hit, ...], str]:

@@ -13,9 +13,10 @@ _HEAD, _LEFT, _RIGHT = 46, 64, 12
 _CHARACTER = 6.5
 """Pixels that one takes, nearly."""
 _LONGEST = 26
-#: More places than this are told by their number alone.
+#: More labels than this are written as their number alone.
 _MOST_NAMED = 60
-_MOST_TOLD = 2_000
+#: More labels than this have no tooltip.
+_MOST_TOOLTIPS = 2_000
 _STYLE = """
 .chart { --c-card: #ffffff; --c-ink: #1b1f24; --c-soft: #59626d; --c-edge: #d8dce2;
   font: 12px system-ui, "Segoe UI", "Liberation Sans", Arial, sans-serif; fill: var(--c-ink); }
@@ -27,15 +28,15 @@ _STYLE = """
 .chart .soft { fill: var(--c-soft); } .chart .grid { stroke: var(--c-edge); }
 .chart .level { stroke: var(--c-soft); stroke-dasharray: 4 4; }
 .chart .middle { text-anchor: middle; } .chart .end { text-anchor: end; }
-.chart .line { fill: none; stroke-width: 1.8; } .chart .told { fill: transparent; }
+.chart .line { fill: none; stroke-width: 1.8; } .chart .tooltip { fill: transparent; }
 """
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values of one name, one for each place; None where there is none.
+    """Values of one name, one for each label; None where there is none.
 
-    What is infinite or no number is told and not drawn, what is negative is drawn as 0.
+    What is infinite or no number is in the tooltip and not drawn, what is negative is drawn as 0.
     """
 
     name: str
@@ -53,12 +54,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Series over the same places."""
+    """Series over the same labels."""
 
     title: str
     unit: str
     """What is along the upright axis."""
-    places: Sequence[str]
+    labels: Sequence[str]
     series: Sequence[Series]
     across: str = ""
     """What is along the other."""
@@ -70,8 +71,8 @@ class Chart:
     """Below the chart: date, machine, versions."""
     digits: int | None = None
     """Digits after the point of values above their bars; None: they have none."""
-    told: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """More values that a mouse over a place is told."""
+    tooltip: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """More values, which the tooltip of a label shows."""
     size: tuple[int, int] = (900, 360)
 
 
@@ -79,10 +80,10 @@ def draw_chart(chart: Chart) -> str:
     """Return a chart as SVG.
 
     Raises:
-        ValueError: It has no place, or a series has another number of values.
+        ValueError: It has no label, or a series has another number of values.
     """
-    if not chart.places or any(len(one.values) != len(chart.places) for one in chart.series):
-        raise ValueError("a chart needs one value for each place")
+    if not chart.labels or any(len(one.values) != len(chart.labels) for one in chart.series):
+        raise ValueError("a chart needs one value for each label")
     width, height = chart.size
     parts = "\n".join(_Drawing(chart).parts())
     return (
@@ -107,9 +108,9 @@ class _Drawing:
         self.chart = chart
         width, height = chart.size
         self.right = width - _RIGHT
-        self.step = (self.right - _LEFT) / len(chart.places)
-        longest = max(map(len, chart.places))
-        self.is_turned = len(chart.places) <= _MOST_NAMED and longest * _CHARACTER > self.step - 3
+        self.step = (self.right - _LEFT) / len(chart.labels)
+        longest = max(map(len, chart.labels))
+        self.is_turned = len(chart.labels) <= _MOST_NAMED and longest * _CHARACTER > self.step - 3
         below = 16 + 0.87 * _CHARACTER * min(longest, _LONGEST) if self.is_turned else 20
         self.bottom = height - below - 18 * bool(chart.across) - 18 * bool(chart.note)
         self.ticks = round_ticks(self._most())
@@ -147,8 +148,8 @@ class _Drawing:
             name, value = chart.level
             yield _path(f"M{_LEFT} {self.y(value):.1f}H{self.right}", "level")
             yield _text(self.right, self.y(value) - 4, name, "soft end")
-        if len(chart.places) <= _MOST_TOLD:
-            yield from map(self._told, range(len(chart.places)))
+        if len(chart.labels) <= _MOST_TOOLTIPS:
+            yield from map(self._tooltip, range(len(chart.labels)))
         if chart.note:
             yield _text(_LEFT - 40, height - 6, chart.note, "soft")
 
@@ -160,8 +161,8 @@ class _Drawing:
         turned = f'transform="rotate(-90 14 {(self.bottom + _HEAD) / 2:.1f})"'
         yield _text(14, (self.bottom + _HEAD) / 2, chart.unit, "soft middle", turned)
         every = 1 if self.is_turned else self._every()
-        for at in range(0, len(chart.places), every):
-            name, x, y = _short(chart.places[at]), self.x(at), self.bottom + 16
+        for at in range(0, len(chart.labels), every):
+            name, x, y = _short(chart.labels[at]), self.x(at), self.bottom + 16
             if self.is_turned:
                 turn = f'transform="rotate(-60 {x:.1f} {y:.1f})"'
                 yield _text(x + 4, y, name, "end", turn)
@@ -172,8 +173,8 @@ class _Drawing:
             yield _text((_LEFT + self.right) / 2, down, chart.across, "soft middle")
 
     def _every(self) -> int:
-        """Return how many places each name that is written stands for."""
-        needed = min(max(map(len, self.chart.places)), _LONGEST) * _CHARACTER + 3
+        """Return how many labels each name that is written stands for."""
+        needed = min(max(map(len, self.chart.labels)), _LONGEST) * _CHARACTER + 3
         return max(1, math.ceil(needed / self.step))
 
     def _legend(self) -> Iterator[str]:
@@ -196,7 +197,7 @@ class _Drawing:
                     yield _text(x + each / 2 - 0.5, self.y(value) - 4, text, "middle")
 
     def _stacks(self, bars: Sequence[int]) -> Iterator[str]:
-        for index in range(len(self.chart.places)):
+        for index in range(len(self.chart.labels)):
             base = 0.0
             for at in bars:
                 value = self.chart.series[at].drawn[index] or 0.0
@@ -230,19 +231,19 @@ class _Drawing:
                 for x, y in points
             )
 
-    def _told(self, index: int) -> str:
+    def _tooltip(self, index: int) -> str:
         """Return what the tooltip of a position shows."""
-        named = {one.name: one.values for one in self.chart.series} | dict(self.chart.told)
+        named = {one.name: one.values for one in self.chart.series} | dict(self.chart.tooltip)
         values = [
             f"{name}: {value:,.4g}"
             for name, of in named.items()
             if (value := of[index]) is not None
         ]
-        told = escape("\n".join([self.chart.places[index], *values]))
+        tooltip = escape("\n".join([self.chart.labels[index], *values]))
         x, height = _LEFT + index * self.step, self.bottom - _HEAD
         return (
-            f'<rect class="told" x="{x:.1f}" y="{_HEAD}" width="{self.step:.2f}" '
-            f'height="{height:.1f}"><title>{told}</title></rect>'
+            f'<rect class="tooltip" x="{x:.1f}" y="{_HEAD}" width="{self.step:.2f}" '
+            f'height="{height:.1f}"><title>{tooltip}</title></rect>'
         )
 
 

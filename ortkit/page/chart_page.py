@@ -13,9 +13,9 @@ _ASSETS = importlib.resources.files("ortkit.page") / "chart_assets"
 
 
 def chart_page(title: str, subtitle: str, charts: Sequence[Chart]) -> str:
-    """Return a page of charts as HTML; one without a place is its title alone."""
+    """Return a page of charts as HTML; one without a label is its title alone."""
     drawn = "\n".join(
-        f"<section>{draw_chart(chart) if chart.places else escape(chart.title)}</section>"
+        f"<section>{draw_chart(chart) if chart.labels else escape(chart.title)}</section>"
         for chart in charts
     )
     return render(Shell(title, subtitle, (), (), {}), _ASSETS, {"CHARTS": drawn})

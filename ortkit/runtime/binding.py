@@ -187,36 +187,36 @@ def bind(
             raise UserError(
                 f"there is no output {name!r}", fix=f"the outputs are {', '.join(known)}"
             )
-    held = {name: input_memory(ort, name, value, devices) for name, value in given.items()}
+    bound = {name: input_memory(ort, name, value, devices) for name, value in given.items()}
     sizes = named_sizes(by_name, given)
-    given_places = dict(outputs) if isinstance(outputs, Mapping) else {}
+    given_memory = dict(outputs) if isinstance(outputs, Mapping) else {}
     for name, result in (share or {}).items():
-        if result in given_places:
+        if result in given_memory:
             raise UserError(f"output {result!r} has memory of its own", where="share")
-        if name not in held:
+        if name not in bound:
             raise UserError(f"input {name!r} is not given", where="share")
-        given_places[result] = held[name]
+        given_memory[result] = bound[name]
     names = list(known if outputs is None or isinstance(outputs, Mapping) else outputs)
     fixed: dict[str, Value] = {}
     for name in names:
-        if name in given_places:
-            fixed[name] = given_output(ort, known[name], given_places[name], devices)
+        if name in given_memory:
+            fixed[name] = given_output(ort, known[name], given_memory[name], devices)
             check_output(known[name], fixed[name], sizes)
         elif (value := output_memory(ort, known[name], sizes, devices)) is not None:
             fixed[name] = value
     graph = None
     if graphs is not None:
-        _check_graph(held, fixed, devices)
-        graph = graphs.bound({name: held[name] for name in held if name in devices.on_host})
+        _check_graph(bound, fixed, devices)
+        graph = graphs.bound({name: bound[name] for name in bound if name in devices.on_host})
     io = session.io_binding()
-    for name, value in held.items():
+    for name, value in bound.items():
         io.bind_ortvalue_input(name, as_ortvalue(ort, value))
     for name in names:
         if name in fixed:
             io.bind_ortvalue_output(name, as_ortvalue(ort, fixed[name]))
         else:
             io.bind_output(name, devices.device, devices.number)
-    return Binding(session, io, held, fixed, names, devices, graph)
+    return Binding(session, io, bound, fixed, names, devices, graph)
 
 
 def _check_graph(

@@ -20,7 +20,7 @@ class CaptureGate:
     ONNX Runtime captures in CUDA's global mode. What other threads allocate or wait for in the
     meantime fails, and the capture with it ("operation not permitted when stream is capturing";
     now and then the process ends. Seen with two sessions on an H100, ONNX Runtime 1.31.1,
-    2026-11). Work that does not go through an ortkit session is not held back.
+    2026-11). Work that does not go through an ortkit session does not wait.
 
     Use the gate itself in a `with` block around what uses the device; blocks may be nested.
     """

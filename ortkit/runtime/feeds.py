@@ -100,7 +100,7 @@ class FeedReader:
                 fix="use its filled() values",
             )
         if not spec.is_tensor:
-            return self._held(spec, value, cast)
+            return self._elements(spec, value, cast)
         if isinstance(value, self.ort.OrtValue):
             if value.data_type() != spec.type:
                 raise self._error(f"input {spec.name!r} is {value.data_type()}")
@@ -131,17 +131,17 @@ class FeedReader:
             )
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
-    def _held(self, spec: TensorSpec, value: object, cast: bool) -> object:
+    def _elements(self, spec: TensorSpec, value: object, cast: bool) -> object:
         """Check the tensors of a sequence, or that of an optional; the rest is passed on."""
-        held = spec.held
-        if held is None or isinstance(value, self.ort.OrtValue):
+        element = spec.element
+        if element is None or isinstance(value, self.ort.OrtValue):
             return value
         if not spec.is_sequence:
-            return self._value(held, value, cast)
+            return self._value(element, value, cast)
         if not isinstance(value, list | tuple):
             raise self._error(f"input {spec.name!r} is {type(value).__name__}, no list")
         return [
-            self._value(dataclasses.replace(held, name=f"{spec.name}[{index}]"), one, cast)
+            self._value(dataclasses.replace(element, name=f"{spec.name}[{index}]"), one, cast)
             for index, one in enumerate(value)
         ]
 

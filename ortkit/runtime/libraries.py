@@ -128,16 +128,16 @@ def _beside(name: str, wanted: str, model: Path | None, *, trusted: bool) -> Ker
             "with kernels=PATH"
         )
     # The name in the metadata decides nothing: a model file must not choose what is loaded.
-    places = dict.fromkeys(library_path(each) for each in (model.absolute(), model.resolve()))
-    path = next((index for index in places if index.exists()), None)
+    candidates = dict.fromkeys(library_path(each) for each in (model.absolute(), model.resolve()))
+    path = next((candidate for candidate in candidates if candidate.exists()), None)
     if path is None:
-        expected = next(iter(places)).name
+        expected = next(iter(candidates)).name
         renamed = "" if name == expected else f", which was saved with {_short(name)}"
         return KernelLibrary.none(
             f"the kernel library {expected} is not beside the model{renamed}"
         )
     what = f"the kernel library {path.name}"
-    if path.resolve().parent not in (index.parent.resolve() for index in places):
+    if path.resolve().parent not in (candidate.parent.resolve() for candidate in candidates):
         return KernelLibrary.none(f"{what} is a link out of the model's folder")
     try:
         data = read_regular(path)

@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 Taken = TypeVar("Taken")
 
 Order: TypeAlias = Callable[[Sequence[int], int], Iterable[int]]
-"""Returns the order of a round: of all places, for the round's number."""
+"""Returns the order of a round: of all items, for the round's number."""
 
 
 def rotated(items: Sequence[Item], number: int) -> list[Item]:
@@ -65,8 +65,8 @@ def interleaved(
     for number in range(rounds):
         if number >= least and time.perf_counter() > until:
             break
-        for place in order(range(len(turns)), number):
-            elapsed[place].append(turns[place]())
+        for index in order(range(len(turns)), number):
+            elapsed[index].append(turns[index]())
     return elapsed
 
 

@@ -71,10 +71,10 @@ def _problem(model: ir.Model, start: ir.Value, end: ir.Value) -> str:
             return f"{node.op_type} does not make it"
         result = function.outputs[list(node.outputs).index(made[0])]
         return _problem(model, function.inputs[index], result)
-    place = _WRITERS.get((node.domain, node.op_type), {}).get(index)
-    if place is None:
+    output = _WRITERS.get((node.domain, node.op_type), {}).get(index)
+    if output is None:
         return f"it is read by {node.op_type}, which writes no rows into it"
-    if place >= len(node.outputs) or not _leads(node.outputs[place], end):
+    if output >= len(node.outputs) or not _leads(node.outputs[output], end):
         return f"what {node.op_type} makes of it is something else"
     return ""
 

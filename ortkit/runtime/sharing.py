@@ -74,9 +74,9 @@ def as_array(ort: ModuleType, value: Any, spec: TensorSpec) -> Any:
     # bfloat16 and the like, which ONNX Runtime's Python binding has no array for.
     shape = tuple(value.shape())
     if not is_on_host(value):
-        held = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), spec.onnx_code)
-        copy_into(held, value)
-        value = held
+        on_host = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), spec.onnx_code)
+        copy_into(on_host, value)
+        value = on_host
     array = np.empty(shape, spec.dtype)
     ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
     return array

@@ -74,7 +74,7 @@ class TensorSpec:
         return found is not None and found[1] is not None
 
     @property
-    def held(self) -> TensorSpec | None:
+    def element(self) -> TensorSpec | None:
         """Each tensor of a sequence, or that of an optional; None if there are no such."""
         found = _HOLDS_TENSORS.fullmatch(self.type)
         return None if found is None else TensorSpec(self.name, found[2], None)

@@ -53,7 +53,7 @@ def unexplained(
         worst = excess(expected, actual, runs)
     if worst.ratio <= 1.0:
         return ""
-    where = f": {worst.place}" if worst.place else ""
+    where = f": {worst.location}" if worst.location else ""
     return f"off by {worst.ratio:.3g} times what rounding its constants may cost{where}"
 
 

@@ -7,7 +7,7 @@ from ortkit.verify.compare import OutputComparison
 from ortkit.verify.reference import Reference
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.tolerances import TOLERANCES
-from ortkit.verify.verification import Gap, told
+from ortkit.verify.verification import Gap, gaps_text
 
 DEPLOYED = "under deploy settings"
 _MOST_NAMED = 6
@@ -33,7 +33,7 @@ def summarise(
     if rewrites.guards is not None and (guards := str(rewrites.guards)):
         parts.append(guards)
     if gaps:
-        parts.append(f"not compared: {told(gaps)}")
+        parts.append(f"not compared: {gaps_text(gaps)}")
     return "; ".join(parts)
 
 

@@ -85,7 +85,7 @@ class Verification:
         return replace(
             self,
             verdict="partly",
-            reason=f"{reason}; not compared: {told(added)}",
+            reason=f"{reason}; not compared: {gaps_text(added)}",
             not_compared=self.not_compared + added,
         )
 
@@ -103,8 +103,8 @@ class Verification:
         left = tuple(gap for gap in self.not_compared if gap.what not in unsure)
         if self.verdict != "partly" or left == self.not_compared:
             return self
-        missing = f"not compared: {told(self.not_compared)}"
-        instead = f"{remark}; not compared: {told(left)}" if left else remark
+        missing = f"not compared: {gaps_text(self.not_compared)}"
+        instead = f"{remark}; not compared: {gaps_text(left)}" if left else remark
         return replace(
             self,
             verdict="partly" if left else "yes",
@@ -141,7 +141,7 @@ class Verification:
         }
 
 
-def told(gaps: Iterable[Gap]) -> str:
+def gaps_text(gaps: Iterable[Gap]) -> str:
     """Return what was not compared on one line, things with the same reason together."""
     by_reason: dict[str, list[str]] = {}
     for gap in gaps:

@@ -40,7 +40,7 @@ from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.summary import summarise
 from ortkit.verify.undefined_rows import zero_undefined
 from ortkit.verify.user_tolerance import UserTolerance
-from ortkit.verify.verification import Gap, Verification, told
+from ortkit.verify.verification import Gap, Verification, gaps_text
 from ortkit.verify.widening import widened
 
 _HALVES = ("float16", "bfloat16")
@@ -341,7 +341,9 @@ class Verifier:
             gaps = (*gaps, Gap("what comes out in the model's own types", self._only_wide))
         if not judged.reason and not judged.outputs and not rewrites.compared:
             fix = next((gap.fix for gap in gaps if gap.fix), "")
-            return Verification("not possible", f"nothing was compared: {told(gaps)}", fix=fix)
+            return Verification(
+                "not possible", f"nothing was compared: {gaps_text(gaps)}", fix=fix
+            )
         return Verification(
             "no" if judged.reason else "partly" if gaps else "yes",
             judged.reason or summarise(state, judged.outputs, rewrites, stated, gaps),

@@ -17,7 +17,7 @@ from ortkit.genai.layout import DecoderLayout, layout_of
 from ortkit.refusal import Refused
 from ortkit.runtime.opening import SessionPlan
 from ortkit.verify.compare import ILL_CONDITIONED, OutputComparison
-from ortkit.verify.verification import Gap, Verification, told
+from ortkit.verify.verification import Gap, Verification, gaps_text
 from tests.genai.folders import genai_folder
 
 ROWS, WORDS, PROMPT = 12, 50, 4
@@ -95,7 +95,7 @@ def checked(*reasons: str) -> Verification:
         for n, reason in enumerate(reasons)
     )
     gaps = tuple(Gap(f"output {one.name!r}", one.reason) for one in outputs)
-    return Verification("partly", f"4 sets; not compared: {told(gaps)}; 2 kernels", outputs,
+    return Verification("partly", f"4 sets; not compared: {gaps_text(gaps)}; 2 kernels", outputs,
                         not_compared=gaps)  # fmt: skip
 
 

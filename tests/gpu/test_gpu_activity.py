@@ -9,7 +9,7 @@ import numpy as np
 
 import ortkit
 from ortkit.runtime.profiling.cuda_activity import CudaActivity
-from ortkit.runtime.profiling.trace.devices import busy_us, joined
+from ortkit.runtime.profiling.trace.devices import attach_kernels, busy_us
 from ortkit.runtime.profiling.trace.read import read_trace
 from tests.gpu import cuda_models as models
 
@@ -53,7 +53,9 @@ def test_kernels_are_put_under_their_nodes(tmp_path: Path) -> None:
         origin = one.onnxruntime.get_profiling_start_time_ns()
         with CudaActivity() as activity:
             one.run(x)
-        trace = joined(read_trace(Path(one.onnxruntime.end_profiling())), activity.events(origin))
+        trace = attach_kernels(
+            read_trace(Path(one.onnxruntime.end_profiling())), activity.events(origin)
+        )
     nodes = [trace.nodes[event.node].op for event in trace.kernels if event.node >= 0]
     assert nodes.count("Tanh") == 1
     assert {event.run for event in trace.kernels} == {1}

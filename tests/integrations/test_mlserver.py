@@ -212,7 +212,7 @@ def test_a_model_that_did_not_load_is_unloaded(tmp_path: Path) -> None:
 
 def test_the_log_says_what_is_not_as_it_should_be(server: Server) -> None:
     log = server.log.read_text("utf-8", "replace")
-    assert "mixed: requests are joined, as max_batch_size asks, without a proof" in log
+    assert "mixed: requests are batched, as max_batch_size asks, without a proof" in log
     assert "alone: " in log
     assert "function bodies run instead" in log
     assert "rows: requests" not in log

@@ -110,7 +110,7 @@ def test_batches_and_threads_are_decided_by_the_model(tmp_path: Path) -> None:
 
     assert bound(application(rows, threads=2)) == (2, 8)
     assert bound(application(rows, max_batch=0)) == (1, 0)
-    with pytest.warns(UserWarning, match="requests are not joined: ReduceSum 'S'"):
+    with pytest.warns(UserWarning, match="requests are not batched: ReduceSum 'S'"):
         assert bound(application(mixed)) == (1, 0)
     with pytest.warns(UserWarning, match="without a proof"):
         assert bound(application(mixed, max_batch=4)) == (1, 4)

@@ -1,4 +1,4 @@
-"""What servers have in common: their sessions, and which requests are joined."""
+"""What servers have in common: their sessions, and which requests are batched."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def test_what_comes_with_a_model_trusts_no_library(
     assert not mark.exists()
 
 
-def test_requests_are_joined_only_where_rows_are_independent(tmp_path: Path) -> None:
+def test_requests_are_batched_only_where_rows_are_independent(tmp_path: Path) -> None:
     assert joinable(saved(ROWS, tmp_path / "rows.onnx")) is None
     refused = joinable(saved(MIXED, tmp_path / "mixed.onnx"))
     assert refused is not None
     assert "ReduceSum 'S'" in refused.reason
 
 
-def joined(path: Path, *requests: dict[str, Any]) -> list[Any]:
+def batched(path: Path, *requests: dict[str, Any]) -> list[Any]:
     async def run() -> list[Any]:
         model = OrtkitModel(str(path), {"target": "cpu"}, 0, 0)
-        return list(await model._run_joined(requests))
+        return list(await model._run_batch(requests))
 
     return asyncio.run(run())
 
@@ -65,7 +65,7 @@ def joined(path: Path, *requests: dict[str, Any]) -> list[Any]:
 def test_each_request_gets_its_own_rows(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal((rows, 24), np.float32) for rows in (1, 3, 0, 2)]
-    found = joined(saved(ROWS, tmp_path / "m.onnx"), *({"X": one} for one in arrays))
+    found = batched(saved(ROWS, tmp_path / "m.onnx"), *({"X": one} for one in arrays))
     for given, got in zip(arrays, found, strict=True):
         np.testing.assert_allclose(got["Y"], expected(given), rtol=1e-5, atol=1e-6)
 
@@ -73,7 +73,7 @@ def test_each_request_gets_its_own_rows(tmp_path: Path) -> None:
 def test_requests_of_other_shapes_and_bad_ones_have_runs_of_their_own(tmp_path: Path) -> None:
     ids = [[[1, 2]], [[3, 9]], [[0]], [[3, 3]]]
     requests = [{"I": np.asarray(one)} for one in ids]
-    found = joined(saved(LOOKUP, tmp_path / "m.onnx"), *requests, {"J": np.ones(1)}, {})
+    found = batched(saved(LOOKUP, tmp_path / "m.onnx"), *requests, {"J": np.ones(1)}, {})
     good = [found[index]["Y"].tolist() for index in (0, 2, 3)]
     assert good == [[[1, 2]], [[0]], [[3, 3]]]
     assert "out of" in str(found[1])
@@ -91,7 +91,7 @@ def test_outputs_without_rows_are_an_error(tmp_path: Path) -> None:
         whole = text.replace("ReduceSum(Z)", f"ReduceSum{axes}(Z)").replace(
             "[1, 1] Y", f"[{shape}] Y"
         )
-        found = joined(saved(whole, tmp_path / "m.onnx"), {"X": x}, {"X": x})
+        found = batched(saved(whole, tmp_path / "m.onnx"), {"X": x}, {"X": x})
         assert "has no row for each" in str(found[0])
 
 

@@ -106,7 +106,7 @@ def test_the_server_may_see_the_repository_elsewhere(optimized: Path, tmp_path: 
     assert found.library == "/mnt/models/g/1/model.ops.so"
 
 
-def test_rows_that_are_independent_are_joined(tmp_path: Path) -> None:
+def test_rows_that_are_independent_are_batched(tmp_path: Path) -> None:
     found = bundle(saved(ROWS, tmp_path / "rows.onnx"), tmp_path / "models")
     assert (found.max_batch, found.library, found.notes) == (8, "", ())
     assert field(found.config, "dims") == ["24", "1", "24", "1", "24", "1"]
@@ -115,7 +115,7 @@ def test_rows_that_are_independent_are_joined(tmp_path: Path) -> None:
     assert {*found.warmup.values()} == {(1, 24), (1,)}
 
 
-def test_rows_that_are_not_independent_are_not_joined(tmp_path: Path) -> None:
+def test_rows_that_are_not_independent_are_not_batched(tmp_path: Path) -> None:
     model = saved(MIXED, tmp_path / "mixed.onnx")
     found = bundle(model, tmp_path / "models")
     assert (found.max_batch, field(found.config, "dims")) == (
@@ -123,7 +123,7 @@ def test_rows_that_are_not_independent_are_not_joined(tmp_path: Path) -> None:
         ["-1", "24", "-1", "24", "1", "24"],
     )
     assert "dynamic_batching" not in found.config
-    assert "requests are not joined: ReduceSum 'S'" in found.notes[0]
+    assert "requests are not batched: ReduceSum 'S'" in found.notes[0]
     asked = bundle(model, tmp_path / "models", TritonOptions(name="asked", max_batch=4))
     assert asked.max_batch == 4
     assert "without a proof" in asked.notes[0]
@@ -271,10 +271,10 @@ def test_tritons_own_schema_takes_the_configuration(optimized: Path, tmp_path: P
     model = onnx.parser.parse_model(ROWS)
     model.graph.input[0].name = model.graph.node[0].input[0] = odd
     onnx.save(model, tmp_path / "rows.onnx")
-    joined = parsed(bundle(tmp_path / "rows.onnx", tmp_path / "models").config)
-    assert joined.input[0].name == odd
-    assert [*joined.input[1].dims] == [1]
-    assert joined.input[1].HasField("reshape")
-    assert joined.HasField("dynamic_batching")
+    batched = parsed(bundle(tmp_path / "rows.onnx", tmp_path / "models").config)
+    assert batched.input[0].name == odd
+    assert [*batched.input[1].dims] == [1]
+    assert batched.input[1].HasField("reshape")
+    assert batched.HasField("dynamic_batching")
     with pytest.raises(Exception, match="no field named"):
         parsed("max_batches: 3\n")

@@ -26,8 +26,8 @@ def test_charts_are_what_the_documentation_says() -> None:
         kept = (ROOT / "docs" / "images" / name).read_text(encoding="utf-8")
         assert kept == draw_chart(chart), "run scripts/pictures"
     cpu, cuda = charts().values()
-    assert (cpu.places[0], cpu.series[0].values[0]) == ("bert", 1.18)
-    assert (cuda.places[0], cuda.series[0].values[0]) == ("bert-base", 2.78 / 0.506)
+    assert (cpu.labels[0], cpu.series[0].values[0]) == ("bert", 1.18)
+    assert (cuda.labels[0], cuda.series[0].values[0]) == ("bert-base", 2.78 / 0.506)
     for chart in (cpu, cuda):
         assert re.match(r"20\d\d-\d\d-\d\d, .*, onnxruntime.* \d+\.\d+", chart.note)
 

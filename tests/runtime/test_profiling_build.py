@@ -17,7 +17,7 @@ from ortkit.runtime.profiling.document import profile_from, read_profile_documen
 from ortkit.runtime.profiling.overall import _near_median
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.times import times_of, typical
-from ortkit.runtime.profiling.trace.devices import joined
+from ortkit.runtime.profiling.trace.devices import attach_kernels
 from ortkit.runtime.profiling.trace.events import DeviceEvent
 from ortkit.runtime.profiling.trace.read import read_trace
 from tests.runtime.traces import MEMORY, SCHEDULING, node, run, written
@@ -199,7 +199,7 @@ def test_what_a_device_does_is_told_from_what_launches_it(tmp_path: Path) -> Non
         DeviceEvent("kernel", "add", 185, 10, "8", launch_us=121, thread=7),
         DeviceEvent("copy", "Memcpy", 101, 5, "7", bytes=64, launch_us=100, thread=7),
     ]
-    trace = joined(read_trace(path), events)
+    trace = attach_kernels(read_trace(path), events)
     work = [CallWork(6000, 10, 0, "float32", ())] * 2
     known = Joined(work, ["", ""], [(), ()], [None, None], {})
     found = profile_of(trace, Context(joined=known, device_times=True), warmup=0)

@@ -17,7 +17,7 @@ from ortkit.errors import UserError
 from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.perfetto import write_perfetto
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.profiling.trace.devices import joined
+from ortkit.runtime.profiling.trace.devices import attach_kernels
 from ortkit.runtime.profiling.trace.events import DeviceEvent
 from ortkit.runtime.profiling.trace.read import read_trace
 from tests.runtime.traces import MEMORY, node, run, written
@@ -83,7 +83,7 @@ def test_a_device_has_a_track_for_each_stream_and_arrows(tmp_path: Path) -> None
         DeviceEvent("kernel", "gemm<float>", 120.5, 9.25, "7", launch_us=112, thread=7),
         DeviceEvent("copy", "Memcpy", 101, 3, "13", bytes=64, details={"kind": "host to device"}),
     ]
-    found = profile_of(joined(read_trace(path), device), warmup=0)
+    found = profile_of(attach_kernels(read_trace(path), device), warmup=0)
     events = exported(found, tmp_path)
     check_nesting(events)
     kernel = next(one for one in events if one["name"] == "gemm<float>")

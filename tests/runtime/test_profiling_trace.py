@@ -11,7 +11,7 @@ import pytest
 
 from ortkit.errors import UserError
 from ortkit.graph.walk import CONTROL_FLOW
-from ortkit.runtime.profiling.trace.devices import busy_us, joined
+from ortkit.runtime.profiling.trace.devices import attach_kernels, busy_us
 from ortkit.runtime.profiling.trace.events import HOLDERS, DeviceEvent, NodeEvent
 from ortkit.runtime.profiling.trace.read import read_trace
 from tests.runtime.traces import MEMORY, SCHEDULING, event, node, run, traced, written
@@ -145,7 +145,7 @@ def test_a_kernel_is_put_under_the_innermost_call_that_launched_it(tmp_path: Pat
     def launch(at: float, thread: int = 7) -> DeviceEvent:
         return DeviceEvent("kernel", "k", at + 30, 9, "7", launch_us=at, thread=thread)
 
-    found = joined(
+    found = attach_kernels(
         read_trace(path),
         [launch(at) for at in (105, 114, 120, 141, 170, 213)] + [launch(113, thread=8)],
     )

@@ -175,20 +175,20 @@ class _Kernel:
         """Return the inputs as the kernel takes them, and what is wrong with packed ones."""
         found = list(tensors)
         pairs = zip(self.job.packs, self.packers, call.packs, strict=True)
-        for (place, _), function, workspace in pairs:
+        for (index, _), function, workspace in pairs:
             # It begins at a line, as in a session.
             made = Guarded(None, -(-workspace.size // _LINE) * _LINE, at_end=at_end)
             arguments: list[Any] = [
-                ctypes.c_void_p(tensors[place].address),
+                ctypes.c_void_p(tensors[index].address),
                 ctypes.c_void_p(made.address),
             ]
             arguments += [ctypes.c_int64(size) for size in (*workspace.sizes, 0, workspace.units)]
             if workspace.size and workspace.units and function(*arguments):
                 return found, "packing an input failed"
             if made.bytes()[workspace.size :].strip(bytes([_UNWRITTEN])) or made.problem(""):
-                return found, f"it writes beside the packed {self.job.names[place]}"
+                return found, f"it writes beside the packed {self.job.names[index]}"
             made.content = made.bytes()  # from now on an input
-            found[place] = made
+            found[index] = made
         return found, ""
 
     def _in_place(self, call: GuardedCall, want: list[bytes]) -> str:

@@ -148,11 +148,11 @@ def _slice(torch: Any, inputs: Inputs, given: Given) -> Tensor:  # noqa: ARG001
     steps = inputs[4].tolist() if len(inputs) > 4 else [1] * len(starts)
     x = inputs[0]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        places = range(x.shape[axis])[slice(start, end, step)]
+        indices = range(x.shape[axis])[slice(start, end, step)]
         # Past the front in a slice that runs backwards, Python reads an end of -1 as the last.
         if step < 0 and end < -x.shape[axis]:
-            places = range(x.shape[axis])[slice(start, None, step)]
-        x = x.index_select(axis, torch.tensor(list(places), dtype=torch.int64, device=x.device))
+            indices = range(x.shape[axis])[slice(start, None, step)]
+        x = x.index_select(axis, torch.tensor(list(indices), dtype=torch.int64, device=x.device))
     return x
 
 

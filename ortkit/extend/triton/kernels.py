@@ -119,7 +119,7 @@ class _Maker:
         self.words: Words = words_of(form.op, self.kernel, form.is_present)
         self.tensors: tuple[TensorSpec, ...] = (*form.signature.inputs, *form.signature.outputs)
         self.symbols = symbols_of(self.tensors)
-        self.places = {one.name: index for index, one in enumerate(self.tensors)}
+        self.index_of = {one.name: index for index, one in enumerate(self.tensors)}
 
     def variant(self) -> VariantSource:
         """Return the variant: alignment that Triton may assume, the grid, the conditions."""
@@ -186,23 +186,23 @@ class _Maker:
         if name in self.options.sizes:
             return self._size(self.words.size(self.options.sizes[name]))
         if name in self.form.attributes:
-            spec = self.tensors[self.places[name]]
-            argument = Argument("number", self.places[name])
+            spec = self.tensors[self.index_of[name]]
+            argument = Argument("number", self.index_of[name])
             return self._add(name, _NUMBERS[spec.dtype], False, argument)
         for one in (name, plain):
             if one in self.options.boxes:
                 return self._map(name, one)
-            if one in self.places:
-                place = self.places[one]
-                type_ = _POINTERS[self.tensors[place].dtype]
-                return self._add(name, type_, self.is_aligned, Argument("tensor", place))
+            if one in self.index_of:
+                index = self.index_of[one]
+                type_ = _POINTERS[self.tensors[index].dtype]
+                return self._add(name, type_, self.is_aligned, Argument("tensor", index))
         if name in self.words.sizes:
             return self._size(self.words.size(name))
         if plain in {one.name for one in self.form.inputs}:
             return "None"  # an optional one that is absent
         if parameter.default is not parameter.empty:
             return None
-        known = [*self.places, *self.words.sizes]
+        known = [*self.index_of, *self.words.sizes]
         raise UserError(
             f"the parameter {name!r} stands for nothing", where=self.where,
             fix=f"call it {' or '.join(known)}, or give it in constants or sizes",
@@ -210,8 +210,8 @@ class _Maker:
 
     def _map(self, name: str, tensor: str) -> str:
         """Return a parameter that is a map of a whole tensor, which is dense."""
-        place, box = self.places[tensor], self.options.box(tensor)
-        spec = self.tensors[place]
+        index, box = self.index_of[tensor], self.options.box(tensor)
+        spec = self.tensors[index]
         dtype = _POINTERS[spec.dtype].removeprefix("*")
         dims = [extent_of(dim) for dim in spec.shape]
         strides = [product(dims[axis + 1 :]) for axis in range(len(dims) - 1)]
@@ -225,7 +225,7 @@ class _Maker:
             self._rows.append(row)
         named = [rename_extent(dim, self.symbols) for dim in dims]
         steps = [rename_extent(stride, self.symbols) for stride in strides]
-        self._maps.append(tensor_map(place, dtype, named, steps, box, 0))
+        self._maps.append(tensor_map(index, dtype, named, steps, box, 0))
         gluon = is_gluon(self.kernel.function)
         self._found[name] = map_parameter(name, len(self._maps) - 1, dtype, box, is_gluon=gluon)
         return name

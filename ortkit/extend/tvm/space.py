@@ -104,8 +104,8 @@ class TraceSearch:
 
     def _changed(self, parents: list[str], random: np.random.Generator) -> Expr:
         """Return one of the fastest, the first ones most often, with other decisions."""
-        place = int(len(parents) * float(random.random()) ** 2)
-        trace = self._traces[parents[place]]
+        index = int(len(parents) * float(random.random()) ** 2)
+        trace = self._traces[parents[index]]
         for _ in range(int(random.integers(1, _MOST_CHANGES + 1))):
             trace = self._with_other_decision(trace, random)
         return trace

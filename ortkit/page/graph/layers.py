@@ -118,24 +118,24 @@ def _ordered(layers: list[list[int]], links: Pairs) -> tuple[tuple[int, ...], ..
 
 
 def _sweep(layers: Iterable[list[int]], neighbours: Mapping[int, Sequence[int]]) -> None:
-    place: dict[int, float] = {}
+    position: dict[int, float] = {}
     for layer in layers:
         wanted = {}
         for at, item in enumerate(layer):
-            known = [place[one] for one in neighbours.get(item, ()) if one in place]
+            known = [position[one] for one in neighbours.get(item, ()) if one in position]
             wanted[item] = sum(known) / len(known) if known else (at + 0.5) / len(layer)
         layer.sort(key=wanted.__getitem__)
         for at, item in enumerate(layer):
-            place[item] = (at + 0.5) / len(layer)
+            position[item] = (at + 0.5) / len(layer)
 
 
 def _crossings(layers: Sequence[Sequence[int]], below: Mapping[int, Sequence[int]]) -> int:
     total = 0
     for layer, following in pairwise(layers):
-        place = {item: at for at, item in enumerate(following)}
+        position = {item: at for at, item in enumerate(following)}
         seen: list[int] = []
         for item in layer:
-            ends = sorted(place[one] for one in below.get(item, ()) if one in place)
+            ends = sorted(position[one] for one in below.get(item, ()) if one in position)
             total += sum(len(seen) - bisect_right(seen, end) for end in ends)
             for end in ends:
                 insort(seen, end)

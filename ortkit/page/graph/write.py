@@ -90,6 +90,6 @@ def _group(group: Group) -> Mapping[str, object]:
 
 def _interned(texts: Iterable[str]) -> Mapping[str, object]:
     """Return each text once, and where it stands: thousands of nodes have the same shapes."""
-    places: dict[str, int] = {}
-    index = [places.setdefault(text, len(places)) for text in texts]
-    return {"values": list(places), "index": index}
+    positions: dict[str, int] = {}
+    index = [positions.setdefault(text, len(positions)) for text in texts]
+    return {"values": list(positions), "index": index}

@@ -86,7 +86,7 @@ def _threads(
     share = max(1, limits.whole // (use.sessions * use.callers))
     counts = {1, share, free, limits.whole, max(1, limits.whole // 2)}
     found: list[_Changes] = [{"threads": 1}, {"spinning": not settings.spinning}]
-    # As many as there are processors is what ONNX Runtime does by itself, if it is not told.
+    # As many as there are processors is what ONNX Runtime does by itself, without an option.
     if settings.threads:
         found.append({"threads": 0})
     for count in sorted(counts - {1, limits.allowed}):

@@ -41,8 +41,8 @@ def session_address(session: onnxruntime.InferenceSession) -> int:
         NotAvailableError: It is not where other sessions have it.
     """
     with _Memory() as memory:
-        held = memory.word(_native(session) + _HELD)
-        address = memory.word(held + _offset())
+        holder = memory.word(_native(session) + _HELD)
+        address = memory.word(holder + _offset())
         if not memory.is_session(address):
             raise NotAvailableError("this session is not where ONNX Runtime has others")
     _check_inputs(address, len(session.get_inputs()))
@@ -57,10 +57,10 @@ def _offset() -> int:
     for count in _COUNTS:
         session = _session_of(count)
         with _Memory() as memory:
-            held = memory.word(_native(session) + _HELD)
+            holder = memory.word(_native(session) + _HELD)
             found = {
                 offset
-                for offset, address in memory.words(held, _REACH)
+                for offset, address in memory.words(holder, _REACH)
                 if memory.is_session(address) and library.input_count(address) == count
             }
         candidates = found if candidates is None else candidates & found

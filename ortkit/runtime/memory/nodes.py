@@ -52,7 +52,7 @@ def read_node_memory(traced: Mapping[str, Any]) -> NodeMemory | Unavailable:
         graph = open_model(traced["graph"])
     else:
         missing.append(Unavailable("tensors at the peak", traced["problem"]))
-    places = place_events(events, graph)
+    nodes_of = place_events(events, graph)
     by_provider: dict[str, list[int]] = defaultdict(list)
     for index, event in enumerate(events):
         if event.memory is not None:
@@ -60,7 +60,7 @@ def read_node_memory(traced: Mapping[str, Any]) -> NodeMemory | Unavailable:
     uses: dict[int, NodeUse] = {}
     peaks = []
     for provider, indices in by_provider.items():
-        own = [(events[index], places[index]) for index in indices]
+        own = [(events[index], nodes_of[index]) for index in indices]
         if not any(_memory(event).held for event, _ in own):
             reason = "its allocator is no arena of ONNX Runtime's, and counts nothing"
             missing.append(Unavailable(f"nodes of {provider}", reason))
@@ -72,7 +72,7 @@ def read_node_memory(traced: Mapping[str, Any]) -> NodeMemory | Unavailable:
     return NodeMemory(nodes, tuple(peaks), tuple(missing))
 
 
-_Placed = tuple[NodeEvent, ir.Node | None]
+_EventNode = tuple[NodeEvent, ir.Node | None]
 
 
 def place_events(events: Sequence[NodeEvent], model: ir.Model | None) -> list[ir.Node | None]:
@@ -95,10 +95,10 @@ def place_events(events: Sequence[NodeEvent], model: ir.Model | None) -> list[ir
     nested = {node.name for node in nodes_below(model.graph)} - set(named)
     found: list[ir.Node | None] = []
     for event in events:
-        place = named.get(event.name)
-        if place is None and event.name not in nested and unnamed[event.op]:
-            place = unnamed[event.op].pop(0)
-        found.append(place)
+        source = named.get(event.name)
+        if source is None and event.name not in nested and unnamed[event.op]:
+            source = unnamed[event.op].pop(0)
+        found.append(source)
     return found
 
 
@@ -107,7 +107,7 @@ def _memory(event: NodeEvent) -> Memory:
     return event.memory
 
 
-def _uses(own: Sequence[_Placed], peak: int, *, is_nested: bool) -> list[NodeUse]:
+def _uses(own: Sequence[_EventNode], peak: int, *, is_nested: bool) -> list[NodeUse]:
     uses = []
     for event, node in own:
         memory = _memory(event)
@@ -131,7 +131,7 @@ def _uses(own: Sequence[_Placed], peak: int, *, is_nested: bool) -> list[NodeUse
     return uses
 
 
-def _peak(own: Sequence[_Placed], uses: Sequence[NodeUse], model: ir.Model | None) -> Peak:
+def _peak(own: Sequence[_EventNode], uses: Sequence[NodeUse], model: ir.Model | None) -> Peak:
     raised = [index for index, use in enumerate(uses) if use.workspace is not None]
     if raised:
         # Each of them raised it above all before, so the last was the highest.
@@ -168,7 +168,9 @@ def _tensor(buffer: Buffer) -> LiveTensor:
     return LiveTensor(name, buffer.bytes, step.node, step.op, others, is_needed=bool(live))
 
 
-def _replayed(until: Sequence[_Placed], whole: Sequence[_Placed], model: ir.Model) -> list[Buffer]:
+def _replayed(
+    until: Sequence[_EventNode], whole: Sequence[_EventNode], model: ir.Model
+) -> list[Buffer]:
     """Return the allocations that are there while the last node of `until` runs."""
     replay = Replay()
     last: Step | None = None
@@ -180,7 +182,9 @@ def _replayed(until: Sequence[_Placed], whole: Sequence[_Placed], model: ir.Mode
     return replay.buffers
 
 
-def _steps(until: Sequence[_Placed], whole: Sequence[_Placed], model: ir.Model) -> Iterator[Step]:
+def _steps(
+    until: Sequence[_EventNode], whole: Sequence[_EventNode], model: ir.Model
+) -> Iterator[Step]:
     """Yield the nodes of the main graph that ran, each with what the arena shows of it."""
     ran = [(event, node) for event, node in whole if node is not None]
     order = [([*_reads(node)], _names(node.outputs)) for _, node in ran]

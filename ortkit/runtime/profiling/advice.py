@@ -38,7 +38,7 @@ class Advice:
     detail: str
     """What was seen, with its numbers, and what to do."""
     rows: tuple[int, ...]
-    """The nodes concerned, as places in `Profile.rows`; none: the run as a whole."""
+    """The nodes concerned, as indices of `Profile.rows`; none: the run as a whole."""
     gain_us: float
     """What a run gains at most."""
 

@@ -81,11 +81,11 @@ class _Build:
         nested = nesting(nodes)
         self.all_rows = rows_of(nodes, nested.holder)
         self.gaps: Gaps = gaps_of(trace, nested.holder, counted)
-        place = np.full(len(trace.runs) + 1, -1, np.int64)
-        place[counted] = np.arange(len(counted))
-        # Of counted runs; what is of no run has run -1: the last place, which holds -1.
-        self.events = np.flatnonzero(place[nodes.run] >= 0)
-        self.run = place[nodes.run[self.events]]
+        counted_index = np.full(len(trace.runs) + 1, -1, np.int64)
+        counted_index[counted] = np.arange(len(counted))
+        # Of counted runs; what is of no run has run -1: the last element, which is -1.
+        self.events = np.flatnonzero(counted_index[nodes.run] >= 0)
+        self.run = counted_index[nodes.run[self.events]]
         self.own = nested.own_us[self.events].astype(np.float64)
         # Rows by time; those of which no call counts have number -1.
         numbers, runs = self.all_rows.of[self.events], len(counted)

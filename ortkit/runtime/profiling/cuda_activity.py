@@ -206,8 +206,8 @@ def _launches(
     if not len(calls):
         return [None] * len(wanted)
     ordered = calls[np.lexsort((calls["start"], calls["correlation"]))]
-    places = np.searchsorted(ordered["correlation"], wanted, side="left")
-    found = ordered[np.minimum(places, len(ordered) - 1)]
+    positions = np.searchsorted(ordered["correlation"], wanted, side="left")
+    found = ordered[np.minimum(positions, len(ordered) - 1)]
     return [
         (start, thread) if is_known else None
         for start, thread, is_known in zip(

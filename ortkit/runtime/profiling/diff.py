@@ -197,12 +197,12 @@ def _apart(before: Side, after: Side, matches: Sequence[Match]) -> Medians:
 
 def _summed(side: Side, rows: Sequence[Sequence[int]]) -> list[Numbers]:
     """Return for each process [matches, runs], the time of the rows of each match together."""
-    places = np.array([at for at, some in enumerate(rows) for _ in some], np.int64)
+    match_of = np.array([at for at, some in enumerate(rows) for _ in some], np.int64)
     chosen = np.array([row for some in rows for row in some], np.int64)
     found = []
     for times in side.times_us:
         sums = np.zeros((len(rows), times.shape[1]))
-        np.add.at(sums, places, times[chosen])
+        np.add.at(sums, match_of, times[chosen])
         found.append(sums)
     return found
 

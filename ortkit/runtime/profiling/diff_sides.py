@@ -50,14 +50,14 @@ def side_of_traces(
         for one in traced
     ]
     first = profiles[0]
-    place = {key: at for at, key in enumerate(_keys(first.rows))}
+    row_of = {key: at for at, key in enumerate(_keys(first.rows))}
     times = []
     for one, profile in zip(traced, profiles, strict=True):
         elapsed = _of_counted(profile, one.counted)
         ordered = np.zeros((len(first.rows), elapsed.shape[1]))
         for at, key in enumerate(_keys(profile.rows)):
-            if key in place:
-                ordered[place[key]] = elapsed[at]
+            if key in row_of:
+                ordered[row_of[key]] = elapsed[at]
         times.append(ordered)
     together = np.hstack(times)
     return Side(

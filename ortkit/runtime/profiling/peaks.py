@@ -1,4 +1,4 @@
-"""What a machine can do at most: the roofline that a profile is held against.
+"""What a machine can do at most: the roofline that a profile is compared with.
 
 Measured by `ortkit.measure.peaks` and kept in the cache folder.
 """

@@ -16,7 +16,7 @@ from ortkit.runtime.profiling.context import Context, Joined
 from ortkit.runtime.profiling.graph_file import GRAPH_CONFIG
 from ortkit.runtime.profiling.peaks import Peaks, load_peaks, threads_for
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.profiling.trace.devices import joined
+from ortkit.runtime.profiling.trace.devices import attach_kernels
 from ortkit.runtime.profiling.trace.read import read_trace
 from ortkit.runtime.profiling.trace.trace import Trace
 from ortkit.runtime.targets import CUDA
@@ -115,7 +115,7 @@ class TracedSession:
         if activity.lost:
             self.notes.append(f"{activity.lost} events of the device were lost")
         self.has_device_times = True
-        return joined(trace, activity.events(since))
+        return attach_kernels(trace, activity.events(since))
 
     def joined(self, trace: Trace) -> Joined | None:
         """Join a trace with the graph that ran, if that was written."""

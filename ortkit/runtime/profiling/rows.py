@@ -51,8 +51,8 @@ def rows_of(nodes: NodeEvents, holder: Numbers) -> Rows:
     while len(level):
         above = np.where(holder[level] < 0, -1, of[holder[level]])
         pairs = (above + 1) * len(names) + identity[level]
-        unique, place = np.unique(pairs, return_inverse=True)
-        of[level] = count + place
+        unique, index = np.unique(pairs, return_inverse=True)
+        of[level] = count + index
         holders.append(unique // len(names) - 1)
         count += len(unique)
         level = np.flatnonzero((of < 0) & (holder >= 0) & (of[holder] >= 0))

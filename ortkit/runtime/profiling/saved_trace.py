@@ -55,7 +55,7 @@ def profile_saved(
         peaks = load_peaks(first, threads_for(first, about.threads), machine())
         if peaks is not None:
             about = replace(about, machine=peaks.machine)
-            notes.append("held against the peaks of this machine, which need not be the trace's")
+            notes.append("compared with the peaks of this machine, which need not be the trace's")
     context = Context(
         about,
         peaks=peaks,

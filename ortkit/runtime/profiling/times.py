@@ -77,10 +77,10 @@ def typical(values: npt.ArrayLike) -> Values:
 def _percentile(
     ordered: Values, first: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], part: float
 ) -> Values:
-    place = part * (counts - 1)
-    below = np.floor(place).astype(np.int64)
+    rank = part * (counts - 1)
+    below = np.floor(rank).astype(np.int64)
     above = np.minimum(below + 1, counts - 1)
-    weight = place - below
+    weight = rank - below
     result: Values = (1 - weight) * ordered[first + below] + weight * ordered[first + above]
     return result
 

@@ -85,10 +85,10 @@ def matched_inputs(
     return None
 
 
-def _choices(places: Sequence[int], count: int) -> Sequence[frozenset[int]]:
+def _choices(items: Sequence[int], count: int) -> Sequence[frozenset[int]]:
     from itertools import combinations
 
-    return [frozenset(combination) for combination in combinations(places, count)]
+    return [frozenset(combination) for combination in combinations(items, count)]
 
 
 class _Seen:

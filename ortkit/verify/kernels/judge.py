@@ -58,7 +58,7 @@ def judge_output(
     """Compare one output of a kernel.
 
     Args:
-        index: The output's place.
+        index: Which output.
         reference: The body in float64.
         body: The body in working precision.
         got: The kernel's.
@@ -68,8 +68,8 @@ def judge_output(
     if not is_floating(body.dtype):
         return _judge_integers(index, reference, body, got, moved)
     with np.errstate(over="ignore", invalid="ignore"):
-        held = reference.astype(body.dtype).astype(np.float64)
-    wide = _Wide(reference, held, body.astype(np.float64), got.astype(np.float64))
+        rounded = reference.astype(body.dtype).astype(np.float64)
+    wide = _Wide(reference, rounded, body.astype(np.float64), got.astype(np.float64))
     problem = "" if wide.is_finite else _specials(index, wide, moved)
     if problem:
         return Found(np.inf, reason=problem)
@@ -81,15 +81,15 @@ class _Wide:
     """What is compared, in float64."""
 
     reference: np.ndarray
-    held: np.ndarray
-    """The reference as the output's type holds it."""
+    rounded: np.ndarray
+    """The reference, rounded to the output's type."""
     body: np.ndarray
     got: np.ndarray
 
     @cached_property
     def is_compared(self) -> np.ndarray:
         """Where all of them are finite."""
-        finite = (np.isfinite(each) for each in (self.held, self.body, self.got))
+        finite = (np.isfinite(each) for each in (self.rounded, self.body, self.got))
         return np.asarray(np.logical_and.reduce(list(finite)))
 
     @property
@@ -109,7 +109,7 @@ def _specials(index: int, wide: _Wide, moved: Moved) -> str:
     Elements where roundings decide between a number and these say nothing.
     """
     found, known = _classes(wide.got), _classes(wide.body)
-    wrong = (found != known) & (found != _classes(wide.held))
+    wrong = (found != known) & (found != _classes(wide.rounded))
     if wrong.any():
         for outputs in _moved_runs(moved, FEW_ULPS):
             wrong &= _classes(outputs[index]) == known

@@ -33,13 +33,13 @@ class Conv(OpRun):
         rank, groups = x.ndim - 2, group or 1
         pads = pads or [0] * (2 * rank)
         around = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
-        padded, apart = np.pad(x, around), _ones(dilations, rank)
-        seen = _windows(padded, w.shape[2:], apart, _ones(strides, rank))
+        padded, steps = np.pad(x, around), _ones(dilations, rank)
+        seen = _windows(padded, w.shape[2:], steps, _ones(strides, rank))
         size, rows = seen.shape[2 : 2 + rank], w.shape[0] // groups
         result = np.zeros((x.shape[0], groups, rows, int(np.prod(size))))
         depth = w.shape[1]
         for tap in np.ndindex(*w.shape[2:]):
-            at = tuple(t * d for t, d in zip(tap, apart, strict=True))
+            at = tuple(t * d for t, d in zip(tap, steps, strict=True))
             pixels = seen[(..., *at)].reshape(x.shape[0], groups, depth, -1)
             factor = w[(..., *tap)].reshape(groups, rows, depth)
             result += factor * pixels if depth == rows == 1 else factor @ pixels
@@ -98,9 +98,9 @@ class MaxPool(OpRun):
         lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         around = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
         padded = np.pad(x, around, constant_values=lowest)
-        apart = _ones(dilations, rank)
-        windows = _windows(padded, kernel_shape, apart, _ones(strides, rank))
-        taps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in apart))
+        steps = _ones(dilations, rank)
+        windows = _windows(padded, kernel_shape, steps, _ones(strides, rank))
+        taps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in steps))
         return (windows[taps].max(axis=tuple(range(-rank, 0))),)
 
 

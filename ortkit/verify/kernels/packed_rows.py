@@ -1,9 +1,9 @@
 """Inputs of a kernel that computes packed rows: they have to agree with each other.
 
-A body that puts rows in their places, masks the others and takes the rows again is computed by
-its kernel without the others. So places, rows taken and mask of a case are made up together. In
-every other case two thirds of all positions have a row: where a sample has one, its result is that
-row's values, whatever the kernel does with scores.
+A body that scatters rows to their positions, masks the others and gathers the rows again is
+computed by its kernel without the others. So positions, gathered rows and mask of a case are made
+up together. In every other case two thirds of all positions have a row: where a sample has a
+single row, its result is that row's values, whatever the kernel does with scores.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class PackedRows:
     """The numbers of inputs that have to agree.
 
     Args:
-        places: [samples, positions]: the row of each position.
+        row_of_position: [samples, positions]: the row of each position.
         indices: [1, rows]: the position of each row, counted through all samples.
         mask: A number for each position, 0 or far below it where the position has no row.
     """
 
-    places: int
+    row_of_position: int
     indices: int
     mask: int
 
@@ -43,9 +43,9 @@ class PackedRows:
             shapes: Of the inputs that are no constants; there are no others.
             number: The case's.
         """
-        before, positions = shapes[self.indices][1], prod(shapes[self.places])
+        before, positions = shapes[self.indices][1], prod(shapes[self.row_of_position])
         rows = max(before, -(-2 * positions // 3)) if number % 2 else before
-        kept = (self.places, self.mask)
+        kept = (self.row_of_position, self.mask)
         return [
             tuple(shape) if at in kept or len(shape) < 2 else (shape[0], rows, *shape[2:])
             for at, shape in enumerate(shapes)
@@ -53,21 +53,21 @@ class PackedRows:
 
     def fits(self, shapes: Sequence[Sequence[int]]) -> bool:
         """Say whether there can be as many rows as that."""
-        rows, positions = prod(shapes[self.indices]), prod(shapes[self.places])
+        rows, positions = prod(shapes[self.indices]), prod(shapes[self.row_of_position])
         return rows <= positions == prod(shapes[self.mask])
 
     def agree(self, operands: list[Operand], seed: int) -> list[Operand]:
         """Return operands of which those named agree."""
         random = np.random.default_rng(seed)
-        places, indices = operands[self.places].array, operands[self.indices].array
+        row_map, indices = operands[self.row_of_position].array, operands[self.indices].array
         mask = operands[self.mask].array
-        count, (samples, positions) = indices.size, places.shape
+        count, (samples, positions) = indices.size, row_map.shape
         kept = np.zeros(samples * positions, np.bool_)
         kept[random.choice(kept.size, count, replace=False)] = True
         found = dict(enumerate(operands))
         taken = np.flatnonzero(kept).reshape(indices.shape).astype(indices.dtype)
-        at = (np.cumsum(kept) - 1).reshape(places.shape).astype(places.dtype)
-        found[self.places], found[self.indices] = Operand(at), Operand(taken)
+        at = (np.cumsum(kept) - 1).reshape(row_map.shape).astype(row_map.dtype)
+        found[self.row_of_position], found[self.indices] = Operand(at), Operand(taken)
         found[self.mask] = Operand(_masked(mask, kept.reshape(samples, positions)))
         return [found[number] for number in range(len(operands))]
 
@@ -92,14 +92,12 @@ def packed_rows(function: onnx.FunctionProto) -> PackedRows | None:
     others = [node for node in gathers if node is not last]
     if len(function.output) != 1 or last not in gathers or not others:
         return None
-    places = {node.input[1] for node in others}
+    maps = {node.input[1] for node in others}
     sources = {makers[node.input[0]].input[0] for node in others if node.input[0] in makers}
     assert last is not None
-    left = [name for name in inputs if name not in (*places, *sources, last.input[1])]
-    if len(places) != 1 or not places <= set(inputs) or len(left) != 1:
+    left = [name for name in inputs if name not in (*maps, *sources, last.input[1])]
+    if len(maps) != 1 or not maps <= set(inputs) or len(left) != 1:
         return None
     if last.input[1] not in inputs or not any(n.op_type == "Softmax" for n in function.node):
         return None
-    return PackedRows(
-        inputs.index(places.pop()), inputs.index(last.input[1]), inputs.index(left[0])
-    )
+    return PackedRows(inputs.index(maps.pop()), inputs.index(last.input[1]), inputs.index(left[0]))

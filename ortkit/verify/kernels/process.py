@@ -112,14 +112,14 @@ class Checks:
         last: Step | None = None
         job = replace(self._job, first=first)
         seconds = max(1.0, self._ends - time.monotonic())
-        for told in stream_isolated(check_kernels, job, timeout_seconds=seconds):
-            if isinstance(told, Ended):
-                return rows, last, told
-            if isinstance(told, KernelRow):
-                rows.append(told)
+        for message in stream_isolated(check_kernels, job, timeout_seconds=seconds):
+            if isinstance(message, Ended):
+                return rows, last, message
+            if isinstance(message, KernelRow):
+                rows.append(message)
                 last = None
             else:
-                last = told
+                last = message
         return rows, last, None
 
     def _ended_at(self, number: int, last: Step | None, ended: Ended) -> KernelRow | None:

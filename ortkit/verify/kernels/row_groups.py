@@ -117,15 +117,15 @@ class RowGroup:
     def outputs(self, whole: Arrays) -> Iterator[list[list[np.ndarray]]]:
         """Yield what a kernel gives for the few rows: by kind, its outputs.
 
-        A kernel may compute equal rows of a batch in different ways, by their places. So it is
-        asked for each place; outputs that repeat those of the first places are left out.
+        A kernel may compute equal rows of a batch in different ways, by their index. So it is
+        asked for each index; outputs that repeat those of the first are left out.
 
         Args:
             whole: The kernel's outputs.
         """
         first: list[np.ndarray] = []
-        for places in copies_of(self._order, len(self.kinds) * self.job.rows):
-            rows = [self._take(array, places, at) for at, array in enumerate(whole)]
+        for indices in copies_of(self._order, len(self.kinds) * self.job.rows):
+            rows = [self._take(array, indices, at) for at, array in enumerate(whole)]
             if first and all(map(same_bytes, first, rows)):
                 continue
             first = first or rows
@@ -133,9 +133,9 @@ class RowGroup:
 
     def _of_kind(self, rows: Arrays, number: int) -> list[np.ndarray]:
         count = self.job.rows
-        places = np.arange(number * count, (number + 1) * count)
-        return [self._take(array, places, at) for at, array in enumerate(rows)]
+        indices = np.arange(number * count, (number + 1) * count)
+        return [self._take(array, indices, at) for at, array in enumerate(rows)]
 
-    def _take(self, array: np.ndarray, places: np.ndarray, output: int) -> np.ndarray:
+    def _take(self, array: np.ndarray, indices: np.ndarray, output: int) -> np.ndarray:
         axis = self.job.outputs[output]
-        return array if axis is None else np.take(array, places, axis)
+        return array if axis is None else np.take(array, indices, axis)

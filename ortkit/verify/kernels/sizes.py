@@ -208,14 +208,14 @@ def _connected(dims: Sequence[Dim]) -> list[list[Dim]]:
     for dim in dims:
         names = {leaf for monomial, _ in dim.terms for atom in monomial for leaf in _leaves(atom)}
         members = [dim]
-        apart = []
+        separate = []
         for known, others in groups:
             if known & names:
                 names |= known
                 members = [*others, *members]
             else:
-                apart.append((known, others))
-        groups = [*apart, (names, members)]
+                separate.append((known, others))
+        groups = [*separate, (names, members)]
     return [members for _, members in groups]
 
 

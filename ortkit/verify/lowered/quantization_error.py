@@ -47,7 +47,7 @@ class Excess:
 
     ratio: float
     """Its error over what is allowed; more than one is wrong."""
-    place: str
+    location: str
     """Where it is: `index 3 of axis 1`, or `scale` with or without that."""
 
 
@@ -59,7 +59,7 @@ class _Slices:
     count: int
     """Elements of a slice."""
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         """Name a slice; the whole has no name."""
         return "" if self.axis is None else f"index {index} of axis {self.axis}"
 
@@ -244,7 +244,7 @@ def _usual(squares: np.ndarray) -> np.ndarray:
 
 def _worst(cut: _Slices, ratios: np.ndarray, what: str) -> Excess:
     at = int(np.argmax(ratios))
-    return Excess(float(ratios[at]), " of ".join(filter(None, (what, cut.place(at)))))
+    return Excess(float(ratios[at]), " of ".join(filter(None, (what, cut.location(at)))))
 
 
 _TINY = float(np.finfo(np.float64).tiny)

@@ -140,7 +140,7 @@ def _unexplained(expected: Value, exact: Value, moved: list[Value], opened: Valu
     worst = excess(expected, exact, runs, opened)
     if worst.ratio <= 1.0:
         return ""
-    where = f": {worst.place}" if worst.place else ""
+    where = f": {worst.location}" if worst.location else ""
     return f"off by {worst.ratio:.3g} times what rounding its weights may cost{where}"
 
 

@@ -12,26 +12,26 @@ from ortkit.verify.lowered.unrounded import Unrounding, used_part
 def blocks_matrix(w: Unrounding, node: ir.Node) -> ir.Value | None:
     """Return the weights of a MatMulNBits: float32 [K, N].
 
-    Its weights [N, blocks, bytes] are constant, and so are its zero points, if it has some. It
-    has no other order of rows. None for other nodes.
+    Its weights [N, blocks, bytes] are constant, and so are its zero points, if it has some.
+    Its rows are in their own order. None for other nodes.
     """
     _, packed, scales, zeros, order = [*node.inputs, None, None][:5]
     assert packed is not None and scales is not None
     bits, block = node.attributes.get_int("bits", 4), node.attributes["block_size"].as_int()
     depth, width = (node.attributes[name].as_int() for name in ("K", "N"))
-    held, points = constant_array(packed), None if zeros is None else constant_array(zeros)
-    if held is None or order is not None or (zeros is not None and points is None):
+    words, zero_points = constant_array(packed), None if zeros is None else constant_array(zeros)
+    if words is None or order is not None or (zeros is not None and zero_points is None):
         return None
     count = -(-depth // block)
-    numbers = _unpacked(held, bits).reshape(width, count, -1)
-    if points is None:
-        points = np.array(2 ** (bits - 1))
+    numbers = _unpacked(words, bits).reshape(width, count, -1)
+    if zero_points is None:
+        zero_points = np.array(2 ** (bits - 1))
     else:
-        is_packed = points.dtype == np.uint8
-        points = _unpacked(points.reshape(width, -1), bits) if is_packed else points
-        points = points.reshape(width, -1)[:, :count, None]
+        is_packed = zero_points.dtype == np.uint8
+        zero_points = _unpacked(zero_points.reshape(width, -1), bits) if is_packed else zero_points
+        zero_points = zero_points.reshape(width, -1)[:, :count, None]
     moved = w.moved(w.array(numbers.astype(np.float32)), used_part(numbers, bits))
-    centered = w.op("Sub", moved, w.array(points.astype(np.float32)))
+    centered = w.op("Sub", moved, w.array(zero_points.astype(np.float32)))
     column = w.op("Reshape", w.wide(scales), w.constant(width, count, 1))
     blocks = w.op("Mul", centered, column)
     rows = w.op("Reshape", blocks, w.constant(width, count * block))

@@ -30,18 +30,18 @@ def device_event(head: Head, args: Mapping[str, Any]) -> DeviceEvent:
     )
 
 
-def joined(trace: Trace, events: Iterable[DeviceEvent]) -> Trace:
+def attach_kernels(trace: Trace, events: Iterable[DeviceEvent]) -> Trace:
     """Return the trace with these events as its `kernels`, each put under what launched it.
 
     The call of a node whose time, on the same thread, holds the launch has launched it. Where
     only the name of the node is known, it is the last call that began before.
     """
     ordered = sorted(events, key=lambda one: one.start_us)
-    places = _Places(trace.nodes)
+    calls = _CallFinder(trace.nodes)
     starts = np.array([run.start_us for run in trace.runs], np.float64)
     found = []
     for event in ordered:
-        node = places.of(event)
+        node = calls.of(event)
         since = event.start_us if event.launch_us is None else event.launch_us
         run = int(np.searchsorted(starts, since, side="right")) - 1
         if node >= 0:
@@ -52,7 +52,7 @@ def joined(trace: Trace, events: Iterable[DeviceEvent]) -> Trace:
     return replace(trace, kernels=tuple(found))
 
 
-class _Places:
+class _CallFinder:
     """Finds calls of nodes by time, or by name and time."""
 
     def __init__(self, nodes: NodeEvents) -> None:

@@ -74,7 +74,7 @@ class NodeSignature:
     index: int | None
     """Of the node in its graph; None: the trace does not say."""
     inputs: tuple[TensorShape, ...]
-    """Those that are there and are tensors; an absent optional input takes no place."""
+    """Those that are there and are tensors; an absent optional input is left out."""
     outputs: tuple[TensorShape, ...]
     parameter_bytes: int
     activation_bytes: int

@@ -37,14 +37,14 @@ def gaps_of(trace: Trace, holder: Numbers, counted: Numbers) -> Gaps:
     before = np.zeros(len(nodes), np.int64)
     begins = np.array([trace.runs[run].start_us for run in counted], np.int64)
     ends = np.array([trace.runs[run].end_us for run in counted], np.int64)
-    place = np.full(len(trace.runs) + 1, -1, np.int64)
-    place[counted] = np.arange(len(counted))
-    top = np.flatnonzero((place[nodes.run] >= 0) & (holder < 0))
+    counted_index = np.full(len(trace.runs) + 1, -1, np.int64)
+    counted_index[counted] = np.arange(len(counted))
+    top = np.flatnonzero((counted_index[nodes.run] >= 0) & (holder < 0))
     if not len(top):
         nothing = np.zeros(len(counted), np.int64)
         return Gaps(before, nothing, ends - begins, nothing)
-    top = top[np.lexsort((nodes.start_us[top], place[nodes.run[top]]))]
-    run = place[nodes.run[top]]
+    top = top[np.lexsort((nodes.start_us[top], counted_index[nodes.run[top]]))]
+    run = counted_index[nodes.run[top]]
     start = np.maximum(nodes.start_us[top], begins[run])
     stop = np.minimum(nodes.start_us[top] + nodes.duration_us[top], ends[run])
     # The latest end so far within each run: a run's times are moved beyond those before it.

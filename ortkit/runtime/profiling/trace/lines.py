@@ -82,7 +82,7 @@ def parse_event(line: bytes) -> tuple[Head, Mapping[str, Any]]:
 
 
 _INPUTS, _OUTPUTS = b'"input_type_shape" : ', b'"output_type_shape" : '
-_PLACE = (b'"node_index" : ', b'"op_name" : ')
+_NODE_FIELDS = (b'"node_index" : ', b'"op_name" : ')
 
 
 def signature_key(line: bytes, name: bytes, *, by_name: bool) -> tuple[bytes, ...] | None:
@@ -108,10 +108,10 @@ def signature_key(line: bytes, name: bytes, *, by_name: bool) -> tuple[bytes, ..
     )
     if by_name:
         return key
-    places = [find(field) for field in _PLACE]
-    if min(places) < 0:
+    starts = [find(field) for field in _NODE_FIELDS]
+    if min(starts) < 0:
         return None
-    return (*key, *(line[index : find(b',"', index)] for index in places))
+    return (*key, *(line[index : find(b',"', index)] for index in starts))
 
 
 def signature_of(name: str, args: Mapping[str, Any]) -> NodeSignature:

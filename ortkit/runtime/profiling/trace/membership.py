@@ -48,10 +48,10 @@ def _holding(
     """Return the one of `which` that holds each event; these do not overlap."""
     starts = np.array([runs[run].start_us for run in which], np.int64)
     ends = np.array([runs[run].end_us for run in which], np.int64)
-    place = np.searchsorted(starts, start_us, side="right") - 1
+    before = np.searchsorted(starts, start_us, side="right") - 1
     # A run of 0 us may begin where the one before ends: an event at that time is the earlier's.
-    ends_there = (place >= 0) & (start_us + duration_us <= ends[place] + _CUT_US)
-    return np.where(ends_there, which[place], -1)
+    ends_there = (before >= 0) & (start_us + duration_us <= ends[before] + _CUT_US)
+    return np.where(ends_there, which[before], -1)
 
 
 def _only_holding(runs: Sequence[RunEvent], start_us: Numbers, duration_us: Numbers) -> Numbers:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ortkit.errors import UserError
-from ortkit.runtime.profiling.trace.devices import KERNEL, device_event, joined
+from ortkit.runtime.profiling.trace.devices import KERNEL, attach_kernels, device_event
 from ortkit.runtime.profiling.trace.events import (
     HOLDERS,
     DeviceEvent,
@@ -80,7 +80,7 @@ class _Reader:
         self.load_us: int | None = None
         self.initialize_us: int | None = None
         self.kernels: list[DeviceEvent] = []
-        self.place = array("q")
+        self.line_start = array("q")
         self.thread, self.duration_us, self.start_us = array("q"), array("q"), array("q")
         self.signature = array("q")
         self.signatures: dict[NodeSignature, int] = {}
@@ -110,7 +110,7 @@ class _Reader:
             known = keys.get(key) if key is not None else None
             if known is None and (known := self._signature(line, key)) is None:
                 continue
-            self.place.append(begin)
+            self.line_start.append(begin)
             self.signature.append(known)
             self.thread.append(int(thread))
             self.duration_us.append(int(elapsed))
@@ -147,7 +147,7 @@ class _Reader:
             raise NotAnEventError(f"line {number} holds no whole event: {error}") from error
         if head.category == "Node":
             if (known := self._signature(line, None)) is not None:
-                self.place.append(begin)
+                self.line_start.append(begin)
                 self.signature.append(known)
                 self.thread.append(head.thread)
                 self.duration_us.append(head.duration_us)
@@ -168,8 +168,8 @@ class _Reader:
                 "the profile holds no run", where=str(path), fix="run the session before it ends"
             )
         runs = tuple(sorted(self.runs, key=lambda one: one.start_us))
-        columns = (self.signature, self.thread, self.duration_us, self.start_us, self.place)
-        signature, thread, elapsed, start, place = (
+        columns = (self.signature, self.thread, self.duration_us, self.start_us, self.line_start)
+        signature, thread, elapsed, start, line_start = (
             np.array(column, np.int64) for column in columns
         )
         nodes = NodeEvents(
@@ -179,7 +179,9 @@ class _Reader:
             start_us=start,
             duration_us=elapsed,
             thread=thread,
-            place=place,
+            line_start=line_start,
             text=self.text,
         )
-        return joined(Trace(runs, nodes, (), self.load_us, self.initialize_us), self.kernels)
+        return attach_kernels(
+            Trace(runs, nodes, (), self.load_us, self.initialize_us), self.kernels
+        )

@@ -42,13 +42,13 @@ class NodeEvents(Sequence[NodeEvent]):
     start_us: Numbers
     duration_us: Numbers
     thread: Numbers
-    place: Numbers = field(repr=False)
+    line_start: Numbers = field(repr=False)
     """Where in `text` the event's line begins."""
     text: bytes = field(repr=False)
     """The file."""
 
     def __len__(self) -> int:
-        return len(self.place)
+        return len(self.line_start)
 
     @overload
     def __getitem__(self, index: int) -> NodeEvent: ...
@@ -57,7 +57,7 @@ class NodeEvents(Sequence[NodeEvent]):
     def __getitem__(self, index: int | slice) -> NodeEvent | Sequence[NodeEvent]:
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(len(self)))]
-        begin = int(self.place[index])
+        begin = int(self.line_start[index])
         _, args = parse_event(self.text[begin : self.text.find(b"\n", begin)])
         return NodeEvent(
             **vars(self.signatures[self.signature[index]]),
@@ -74,13 +74,13 @@ class NodeEvents(Sequence[NodeEvent]):
 
     def scheduling(self, index: int) -> Scheduling | None:
         """Return how the pool shared one event's work out, without reading all of the event."""
-        begin = int(self.place[index])
+        begin = int(self.line_start[index])
         line = self.text[begin : self.text.find(b"\n", begin)]
         return scheduling_in(line)
 
     def has_no_pool(self, index: int) -> bool:
         """Say whether one event shows that the session has no thread but the caller's."""
-        begin = int(self.place[index])
+        begin = int(self.line_start[index])
         return b'"thread_scheduling_stats" : ""' in self.text[begin : self.text.find(b"\n", begin)]
 
     def memory(self, name: str, events: Numbers) -> Numbers | None:
@@ -94,7 +94,7 @@ class NodeEvents(Sequence[NodeEvent]):
         """
         key = f'"{MEMORY_KEYS[name]}" : "'.encode()
         found = np.empty(len(events), np.int64)
-        for at, begin in enumerate(self.place[events].tolist()):
+        for at, begin in enumerate(self.line_start[events].tolist()):
             end = self.text.find(b"\n", begin)
             first = self.text.find(key, begin, end) + len(key)
             if first < begin + len(key):
