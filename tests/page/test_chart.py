@@ -1,4 +1,4 @@
-"""Charts as SVG: what is drawn where, and what is told."""
+"""Charts as SVG: what is drawn where, and what tooltips say."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def test_bars_are_as_high_as_their_values(stacked: bool) -> None:
     assert not stacked or top in lowest  # the second stands on the first
 
 
-def test_values_that_cannot_be_drawn_are_told() -> None:
+def test_values_that_cannot_be_drawn_are_in_the_tooltips() -> None:
     series = [Series("error", [math.inf, -1.0, 2.0], "line")]
     picture = draw_chart(Chart("t", "e", ["a", "b", HOSTILE], series, level=("most", 4.0)))
-    told = [one.text for one in ElementTree.fromstring(picture).iter(f"{SVG}title")]
-    assert told == ["a\nerror: inf", "b\nerror: -1", f"{HOSTILE}\nerror: 2"]
+    tooltips = [one.text for one in ElementTree.fromstring(picture).iter(f"{SVG}title")]
+    assert tooltips == ["a\nerror: inf", "b\nerror: -1", f"{HOSTILE}\nerror: 2"]
     assert picture.count("<circle") == 2 and "nan" not in picture
     assert not re.search(r"<script|href|url\(", picture)
 
 
-def test_a_value_for_each_place() -> None:
-    for places, values in ((["a"], [1.0, 2.0]), ([], [])):
-        with pytest.raises(ValueError, match="one value for each place"):
-            draw_chart(Chart("t", "MB", places, [Series("x", values)]))
+def test_a_value_for_each_label() -> None:
+    for labels, values in ((["a"], [1.0, 2.0]), ([], [])):
+        with pytest.raises(ValueError, match="one value for each label"):
+            draw_chart(Chart("t", "MB", labels, [Series("x", values)]))
 
 
 def test_the_page_of_a_precision(tmp_path: Path) -> None:

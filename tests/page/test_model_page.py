@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -183,7 +182,6 @@ def test_what_optimize_says_is_on_its_page(browser: Chromium, tmp_path: Path) ->
 
 
 def test_5000_nodes_stay_usable(browser: Chromium, tmp_path: Path) -> None:
-    started = time.monotonic()
     page = written(document_of(large(), "large"), tmp_path)
     shown(browser, page)
     click(browser, 0, "▸ model")
@@ -200,15 +198,15 @@ def test_5000_nodes_stay_usable(browser: Chromium, tmp_path: Path) -> None:
     browser.wait("document.querySelector('.chosen .title')?.textContent === 'Sigmoid'")
     assert browser.value(drawn) < 1000
     assert browser.problems() == []
-    assert time.monotonic() - started < 0.5 * chromium.PATIENCE_SECONDS
-    took = browser.value(
-        "(() => { const start = performance.now();"
-        "const buttons = ['Zoom out (−)', 'Zoom in (+)'];"
-        "for (let turn = 0; turn < 20; turn++)"
+    # What a step costs is what it draws: the nodes of the window, not those of the model.
+    most = browser.value(
+        "(() => { const sizes = [], buttons = ['Zoom out (−)', 'Zoom in (+)'];"
+        "for (let turn = 0; turn < 20; turn++) {"
         " document.querySelector(`[title='${buttons[turn % 2]}']`).click();"
-        "return (performance.now() - start) / 20; })()"
+        f" sizes.push({elements}); }}"
+        "return Math.max(...sizes); })()"
     )
-    assert took < 500  # ms for a step, on a machine that does much else; 4 on an idle one
+    assert most < 3000
 
 
 def test_names_are_text_and_nothing_else(browser: Chromium, tmp_path: Path) -> None:
