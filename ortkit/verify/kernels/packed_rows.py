@@ -2,7 +2,7 @@
 
 A body that scatters rows to their positions, masks the others and gathers the rows again is
 computed by its kernel without the others. So positions, gathered rows and mask of a case are made
-up together. In every other case two thirds of all positions have a row: where a sample has a
+up together. In every other case two thirds of all positions have a row. Where a sample has a
 single row, its result is that row's values, whatever the kernel does with scores.
 """
 
