@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,16 @@ import onnx
 import onnx.parser
 
 from ortkit.errors import KernelError, MissingDependencyError
+from ortkit.isolation.ended import Ended, Failed
+from ortkit.isolation.run import run_isolated
 from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.tuning.calibration import Calibration, falling, machine
+from ortkit.measure.agreement import MOST_NOISE, Agreed, repeated
+from ortkit.measure.chain_child import Chain, ChainsJob, fastest_runs
 from ortkit.measure.rates import LONG, SHORT, Heavy, heavy_operators
 from ortkit.runtime.machine import LoadWatch
 from ortkit.runtime.ort import require_onnxruntime
-from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 
@@ -33,14 +35,11 @@ _SHORT, _LONG = 8, 72
 _POINTS = 1 << 16
 _REPEATS = 16
 _TINY = 16
-_SECONDS, _TIMEOUT_SECONDS = 0.4, 60.0
-#: Four chains together.
-_HEAVY_SECONDS = 0.6
-#: A part is measured until two of its measurements differ by no more than this part of them.
-_MOST_NOISE = 0.15
-_MOST_REPETITIONS = 4
+#: Of each chain of nodes, and of each of heavy operators, which run longer.
+_SECONDS, _HEAVY_SECONDS, _TIMEOUT_SECONDS = 0.1, 0.08, 60.0
 #: Processors that others may use: with more, measurements agree and are wrong alike.
 _MOST_OTHERS, _WATCH_SECONDS = 0.25, 0.5
+_DISTURBED = "other processes disturbed the measurement"
 
 
 def _silent(stage: str) -> None:
@@ -68,7 +67,7 @@ class Calibrated:
     @property
     def noisy(self) -> tuple[str, ...]:
         """The parts that other processes disturbed each time."""
-        return tuple(name for name, noise in self.noise.items() if noise > _MOST_NOISE)
+        return tuple(name for name, noise in self.noise.items() if noise > MOST_NOISE)
 
     def to_json(self, path: Path) -> dict[str, object]:
         """Return the document of `ortkit calibrate --json`; `path` is where it was written."""
@@ -95,71 +94,41 @@ def calibrate(progress: Callable[[str], None] = _silent) -> Calibrated:
     require_onnxruntime()
     started = time.perf_counter()
     others = _others_cpus()
-    notes: list[str] = []
-    noise: dict[str, float] = {}
     progress("memory")
-    found = Calibration(machine=machine())
-    rates, noise["memory"] = _repeated(lambda: tuple(map(_bandwidth, _SIZES)))
-    found = replace(found, bandwidths=falling(tuple(zip(_SIZES, rates, strict=True))))
+    memory = repeated(["memory"], lambda _: {"memory": [*map(_bandwidth, _SIZES)]}, MOST_NOISE)
     with TemporaryFolder("calibrate") as folder:
+        progress("compile")
         bench = _Bench(folder)
-        for stage in (_node, _kernel, _operation, _parallel):
-            name = stage.__name__.strip("_")
-            progress(name)
-            try:
-                (value,), noise[name] = _repeated(partial(_alone, stage, bench))
-            except (KernelError, MissingDependencyError, _NotMeasuredError) as error:
-                notes.append(f"{name}: {error}")
-                continue
-            changed: dict[str, Any] = {f"{name}_ns": value}
-            found = replace(found, **changed)
-        found = replace(found, kernels=_kernels(folder, progress, noise, notes))
+        bench.build([*heavy_operators(Target())])
+        progress("nodes")
+        nodes = repeated([*bench.nodes], bench.measure_nodes, MOST_NOISE)
+        progress("kernels")
+        kernels = repeated([*bench.heavy], bench.measure_heavy, MOST_NOISE)
+    found = _calibration(memory, nodes, kernels)
+    every = {**memory, **nodes, **kernels}
+    notes = [
+        *bench.notes,
+        *(f"{name}: {_DISTURBED}" for name, one in every.items() if one is None),
+    ]
+    noise = {name: one.noise for name, one in every.items() if one is not None}
     others = max(others, _others_cpus())
     return Calibrated(found, tuple(notes), noise, time.perf_counter() - started, others)
 
 
-def _kernels(
-    folder: Path, progress: Callable[[str], None], noise: dict[str, float], notes: list[str]
-) -> tuple[tuple[str, float], ...]:
-    """Return `Calibration.kernels`; notes what could not be measured."""
-    progress("kernels")
-    heavy, library = [*heavy_operators(Target())], folder / "heavy.so"
-    try:
-        built = build_library([one.signature for one in heavy], Target(), library)
-    except (KernelError, MissingDependencyError) as error:
-        notes.append(f"kernels: {error}")
-        return ()
-    refused = {signature.name: reason for signature, reason in built.refused}
-    notes += [f"{kind}: no kernel: {reason}" for kind, reason in refused.items()]
-    timed = [one for one in heavy if one.kind not in refused]
-    if not timed:
-        return ()
-    try:
-        factors, noise["kernels"] = _repeated(partial(_factors, timed, library, folder))
-    except _NotMeasuredError as error:
-        notes.append(f"kernels: {error}")
-        return ()
-    return tuple((one.kind, factor) for one, factor in zip(timed, factors, strict=True))
-
-
-def _factors(timed: Sequence[Heavy], library: Path, folder: Path) -> tuple[float, ...]:
-    """Time chains of both kernels side by side; not positive where the short one took longer."""
-    feeds, variants = folder / "heavy.npz", []
-    np.savez(feeds, x0=np.ones(1, np.float32))
-    for heavy in timed:
-        for is_ours in (False, True):
-            for nodes in (SHORT, LONG):
-                model = folder / f"{heavy.kind}-{nodes}-{is_ours}.onnx"
-                onnx.save(heavy.chain(nodes, is_ours=is_ours), model)
-                variants.append(Variant(model, library if is_ours else None))
-    fastest = _fastest(variants, feeds, folder, _HEAVY_SECONDS * len(timed), 1)
-    chains = (fastest[start : start + 4] for start in range(0, len(fastest), 4))
-    return tuple(_factor(heavy, *each) for heavy, each in zip(timed, chains, strict=True))
-
-
-def _factor(heavy: Heavy, short: float, long: float, our_short: float, our_long: float) -> float:
-    runtime, ours = long - short, our_long - our_short
-    return heavy.factor(runtime, ours) if min(runtime, ours) > 0 else -1.0
+def _calibration(
+    memory: Mapping[str, Agreed | None],
+    nodes: Mapping[str, Agreed | None],
+    kernels: Mapping[str, Agreed | None],
+) -> Calibration:
+    """Return what was found; what was not keeps its default."""
+    found = Calibration(machine=machine())
+    if (rates := memory["memory"]) is not None:
+        found = replace(found, bandwidths=falling(tuple(zip(_SIZES, rates.values, strict=True))))
+    changed: dict[str, Any] = {
+        f"{name}_ns": one.values[0] for name, one in nodes.items() if one is not None
+    }
+    factors = tuple((kind, one.values[0]) for kind, one in kernels.items() if one is not None)
+    return replace(found, kernels=factors, **changed)
 
 
 def _others_cpus() -> float:
@@ -167,33 +136,6 @@ def _others_cpus() -> float:
     with LoadWatch() as watch:
         time.sleep(_WATCH_SECONDS)
     return watch.found().others_cpus or 0.0
-
-
-def _repeated(measure: Callable[[], Sequence[float]]) -> tuple[tuple[float, ...], float]:
-    """Measure until two results agree, and return their mean and by how much they differ.
-
-    A result that is not positive agrees with none: a difference of disturbed times.
-
-    Raises:
-        _NotMeasuredError: Less than two results are positive.
-    """
-    results: list[Sequence[float]] = []
-    best: tuple[float, tuple[float, ...]] | None = None
-    for _ in range(_MOST_REPETITIONS):
-        new = measure()
-        if min(new) <= 0:
-            continue
-        for old in results:
-            pairs = tuple(zip(old, new, strict=True))
-            noise = max(abs(a - b) / max(a, b) for a, b in pairs)
-            if best is None or noise < best[0]:
-                best = noise, tuple((a + b) / 2 for a, b in pairs)
-        results.append(new)
-        if best is not None and best[0] <= _MOST_NOISE:
-            break
-    if best is None:
-        raise _NotMeasuredError("other processes disturbed the measurement")
-    return best[1], best[0]
 
 
 def _bandwidth(size: int) -> float:
@@ -209,94 +151,133 @@ def _bandwidth(size: int) -> float:
     return size / best / 1e9
 
 
-class _NotMeasuredError(Exception):
-    """A stage has no result; the message says why."""
+@dataclass(frozen=True)
+class _Nodes:
+    """A cost that is the difference of two chains of small nodes.
+
+    Args:
+        chains: The two: the operations of our kernel (0: ONNX Runtime's Add), how many nodes,
+            numbers in a tensor, and threads.
+        cost: Returns it in ns, given what the two take in ns.
+    """
+
+    chains: tuple[tuple[int, int, int, int], tuple[int, int, int, int]]
+    cost: Callable[[float, float], float]
+
+    @property
+    def needs_kernels(self) -> bool:
+        """Whether a chain has nodes of ours."""
+        return any(operations for operations, *_ in self.chains)
+
+
+def _nodes(cores: int) -> dict[str, _Nodes]:
+    """Return the parts of `Calibration` that are costs of small nodes, by their names."""
+    found = {
+        "node": _Nodes(((0, _CHAIN, _TINY, 1), (0, 1, _TINY, 1)), _each_of_a_chain),
+        "kernel": _Nodes(((_SHORT, _CHAIN, _TINY, 1), (_SHORT, 1, _TINY, 1)), _each_of_a_chain),
+        "operation": _Nodes(
+            ((_LONG, _REPEATS, _POINTS, 1), (_SHORT, _REPEATS, _POINTS, 1)),
+            lambda long, short: (long - short) / (_REPEATS * _POINTS * (_LONG - _SHORT)),
+        ),
+    }
+    if cores > 1:
+        found["parallel"] = _Nodes(
+            ((_LONG, _REPEATS, _POINTS, cores), (_LONG, _REPEATS, _POINTS, 1)),
+            lambda shared, alone: (shared - alone / cores) / _REPEATS,
+        )
+    return found
+
+
+def _each_of_a_chain(chain: float, one: float) -> float:
+    return (chain - one) / (_CHAIN - 1)
 
 
 class _Bench:
-    """Times chains of equal nodes in ONNX Runtime, each chain in one process of its own."""
+    """Times chains of equal nodes in ONNX Runtime, those of one call in one process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._library: Path | None = None
+        self.notes: list[str] = []
+        """What cannot be measured, and why."""
+        self.nodes = _nodes(int(machine().rpartition(", ")[2].split()[0]))
+        self.heavy: dict[str, Heavy] = {}
+        self._library = folder / "kernels.so"
 
-    def library(self) -> Path:
-        """Return the library of the two kernels that differ in the number of operations."""
-        if self._library is None:
-            path = self.folder / "kernels.so"
-            built = build_library([_region(_SHORT), _region(_LONG)], Target(), path)
-            if built.library is None or built.refused:
-                raise _NotMeasuredError(f"no kernels: {built.refused[0][1]}")
-            self._library = path
-        return self._library
+    def build(self, heavy: Sequence[Heavy]) -> None:
+        """Compile all kernels that are timed, and forget those that cannot be."""
+        small = [_region(_SHORT), _region(_LONG)]
+        signatures = [*small, *(one.signature for one in heavy)]
+        try:
+            built = build_library(signatures, Target(), self._library)
+            refused = {signature.name: reason for signature, reason in built.refused}
+        except (KernelError, MissingDependencyError) as error:
+            refused = {signature.name: str(error) for signature in signatures}
+        if reason := next((refused[one.name] for one in small if one.name in refused), ""):
+            lost = [name for name, part in self.nodes.items() if part.needs_kernels]
+            self.notes += [f"{name}: {reason}" for name in lost]
+            self.nodes = {name: self.nodes[name] for name in self.nodes if name not in lost}
+        self.notes += [f"{one.kind}: no kernel: {refused[one.kind]}" for one in heavy
+                       if one.kind in refused]  # fmt: skip
+        self.heavy = {one.kind: one for one in heavy if one.kind not in refused}
 
-    def fastest_ns(
-        self, op: str, nodes: int, points: int, *, threads: int, kernels: bool = True
-    ) -> float:
-        """Return the ns of a run of `nodes` times `op` on `points` floats: the fastest."""
-        name = f"{DOMAIN}.{op}" if kernels else op
-        second = "" if kernels else ", x0"
-        body = " ".join(f"x{i + 1} = {name} (x{i}{second})" for i in range(nodes))
-        text = f"""<ir_version: 10, opset_import: ["" : 20, "{DOMAIN}" : 1]>
-            chain (float[n] x0) => (float[n] x{nodes}) {{ {body} }}"""
-        model, feeds = self.folder / "chain.onnx", self.folder / "chain.npz"
-        onnx.save(onnx.parser.parse_model(text), model)
-        np.savez(feeds, x0=np.full(points, 0.5, np.float32))
-        variant = Variant(model, self.library() if kernels else None)
-        return 1e9 * _fastest([variant], feeds, self.folder, _SECONDS, threads)[0]
+    def measure_nodes(self, parts: Sequence[str]) -> dict[str, tuple[float]]:
+        """Return the ns of each part, timed side by side; none if a chain does not run."""
+        chains = [self._small(*each) for name in parts for each in self.nodes[name].chains]
+        if not (ns := self._fastest_ns(chains, _SECONDS)):
+            return {}
+        costs = [self.nodes[name].cost for name in parts]
+        pairs = zip(costs, ns[::2], ns[1::2], strict=True)
+        return {
+            name: (cost(first, second),)
+            for name, (cost, first, second) in zip(parts, pairs, strict=True)
+        }
+
+    def measure_heavy(self, kinds: Sequence[str]) -> dict[str, tuple[float]]:
+        """Return `Heavy.factor` of each kind; not positive where a short chain took longer."""
+        chains = []
+        for kind in kinds:
+            for is_ours in (False, True):
+                for nodes in (SHORT, LONG):
+                    model = self.folder / f"{kind}-{nodes}-{is_ours}.onnx"
+                    if not model.exists():
+                        onnx.save(self.heavy[kind].chain(nodes, is_ours=is_ours), model)
+                    chains.append(Chain(model, self._library if is_ours else None, 1))
+        if not (ns := self._fastest_ns(chains, _HEAVY_SECONDS)):
+            return {}
+        fours = (ns[start : start + 4] for start in range(0, len(ns), 4))
+        return {
+            kind: (_factor(self.heavy[kind], *each),)
+            for kind, each in zip(kinds, fours, strict=True)
+        }
+
+    def _small(self, operations: int, nodes: int, points: int, threads: int) -> Chain:
+        """Return a chain of nodes of ours, or of Add for 0 operations."""
+        op, second = "Add", ", x0"
+        if operations:
+            op, second = f"{DOMAIN}.{_region(operations).op_type}", ""
+        model = self.folder / f"chain{operations}-{nodes}.onnx"
+        if not model.exists():
+            body = " ".join(f"x{i + 1} = {op} (x{i}{second})" for i in range(nodes))
+            text = f"""<ir_version: 10, opset_import: ["" : 20, "{DOMAIN}" : 1]>
+                chain (float[n] x0) => (float[n] x{nodes}) {{ {body} }}"""
+            onnx.save(onnx.parser.parse_model(text), model)
+        return Chain(model, self._library if operations else None, points, threads)
+
+    def _fastest_ns(self, chains: Sequence[Chain], seconds: float) -> list[float]:
+        """Return the ns of each chain's fastest run; nothing, with a note, if one fails."""
+        job = ChainsJob(tuple(chains), seconds * len(chains))
+        found = run_isolated(
+            fastest_runs, job, timeout_seconds=_TIMEOUT_SECONDS, imports="nothing"
+        )
+        if isinstance(found, Ended):
+            self.notes.append(found.problem if isinstance(found, Failed) else f"chains {found}")
+            return []
+        return [1e9 * each for each in found]
 
 
-def _fastest(
-    variants: Sequence[Variant], feeds: Path, folder: Path, seconds: float, threads: int
-) -> tuple[float, ...]:
-    """Return the seconds of each variant's fastest run, all of them timed side by side.
-
-    Raises:
-        _NotMeasuredError: One does not run.
-    """
-    timed = time_variants(
-        variants, [feeds], folder, seconds=seconds, timeout_seconds=_TIMEOUT_SECONDS,
-        threads=threads,
-    )  # fmt: skip
-    if isinstance(timed, NotTimed):
-        raise _NotMeasuredError(timed.reason)
-    return timed.fastest
-
-
-def _alone(stage: Callable[[_Bench], float], bench: _Bench) -> tuple[float]:
-    return (stage(bench),)
-
-
-def _node(bench: _Bench) -> float:
-    chain = bench.fastest_ns("Add", _CHAIN, _TINY, threads=1, kernels=False)
-    one = bench.fastest_ns("Add", 1, _TINY, threads=1, kernels=False)
-    return (chain - one) / (_CHAIN - 1)
-
-
-def _kernel(bench: _Bench) -> float:
-    op = _region(_SHORT).op_type
-    chain = bench.fastest_ns(op, _CHAIN, _TINY, threads=1)
-    one = bench.fastest_ns(op, 1, _TINY, threads=1)
-    return (chain - one) / (_CHAIN - 1)
-
-
-def _operation(bench: _Bench) -> float:
-    short, long = (
-        bench.fastest_ns(_region(count).op_type, _REPEATS, _POINTS, threads=1)
-        for count in (_SHORT, _LONG)
-    )
-    return (long - short) / (_REPEATS * _POINTS * (_LONG - _SHORT))
-
-
-def _parallel(bench: _Bench) -> float:
-    cores = int(machine().rpartition(", ")[2].split()[0])
-    if cores == 1:
-        return Calibration.parallel_ns
-    op = _region(_LONG).op_type
-    alone, shared = (
-        bench.fastest_ns(op, _REPEATS, _POINTS, threads=threads) for threads in (1, cores)
-    )
-    return (shared - alone / cores) / _REPEATS
+def _factor(heavy: Heavy, short: float, long: float, our_short: float, our_long: float) -> float:
+    runtime, ours = long - short, our_long - our_short
+    return heavy.factor(runtime, ours) if min(runtime, ours) > 0 else -1.0
 
 
 def _region(operations: int) -> RegionSignature:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ortkit.kernels.tuning.calibration import (
     stored_calibration,
 )
 from ortkit.measure.calibrate import calibrate
+from ortkit.measure.chain_child import ChainsJob
 from ortkit.measure.rates import heavy_operators
 from ortkit.targets.target import Target
 
@@ -36,11 +36,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_part_is_measured_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration_module, "_MOST_NOISE", 9.0)  # other tests run beside it
+    monkeypatch.setattr(calibration_module, "MOST_NOISE", 9.0)  # other tests run beside it
     stages: list[str] = []
     done = calibrate(stages.append)
     found, default = done.calibration, Calibration()
-    assert stages == ["memory", "node", "kernel", "operation", "parallel", "kernels"]
+    assert stages == ["memory", "compile", "nodes", "kernels"]
     assert [kind for kind, factor in found.kernels if factor > 0] == ["pointwise_conv"]
     assert found.machine == machine()
     assert done.seconds > 0
@@ -60,25 +60,33 @@ def test_every_part_is_measured_in_time(tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_a_toolchain_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BACKENDS, "tvm", f"{__name__}:Absent")
     done = calibrate()
-    assert [note.partition(":")[0] for note in done.notes][:2] == ["kernel", "operation"]
+    parts = [note.partition(":")[0] for note in done.notes]
+    assert [one for one in parts if one != "parallel"] == ["kernel", "operation", "pointwise_conv"]
     assert "the compiler is not here" in done.notes[0]
     default = Calibration()
     assert done.calibration.operation_ns == default.operation_ns
     assert done.calibration.node_ns != default.node_ns
 
 
-def results(*values: float) -> Callable[[], tuple[float, ...]]:
-    left = iter(values)
-    return lambda: (next(left),)
+def test_a_session_that_fails_leaves_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_module, "fastest_runs", fails)
+    monkeypatch.setattr(calibration_module, "build_library", lambda *_: Built())
+    done = calibrate()
+    assert done.notes[0] == "ValueError: no session"
+    assert {"node", "kernel"} < {note.partition(":")[0] for note in done.notes}
+    default = Calibration()
+    assert (done.calibration.node_ns, done.calibration.kernels) == (default.node_ns, ())
+    assert not done.noisy
 
 
-def test_what_is_disturbed_is_measured_again() -> None:
-    assert calibration_module._repeated(results(2.0, 2.0)) == ((2.0,), 0.0)
-    assert calibration_module._repeated(results(9.0, -1.0, 4.0, 4.0)) == ((4.0,), 0.0)
-    (mean,), noise = calibration_module._repeated(results(9.0, 1.0, 2.0, 4.0))
-    assert (mean, noise) == (1.5, 0.5)
-    with pytest.raises(calibration_module._NotMeasuredError, match="disturbed"):
-        calibration_module._repeated(results(9.0, -1.0, 0.0, -4.0))
+def fails(job: ChainsJob) -> tuple[float, ...]:
+    raise ValueError("no session")
+
+
+class Built:
+    """A library in which no region was refused."""
+
+    refused = ()
 
 
 def test_nothing_is_stored_on_a_busy_machine(
