@@ -51,8 +51,7 @@ def fastest_runs(job: ChainsJob) -> tuple[float, ...]:
 
     turns = []
     for chain in job.chains:
-        # Threads that spin after a run would take a core from the next session.
-        settings = SessionSettings(threads=chain.threads, spinning=False)
+        settings = SessionSettings(threads=chain.threads)
         libraries = () if chain.library is None else (chain.library,)
         session = open_session(ort, SessionPlan(chain.model, libraries, settings=settings))
         feeds = {"x0": np.full(chain.points, 0.5, np.float32)}

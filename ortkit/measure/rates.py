@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,8 +23,10 @@ from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.targets.catalog import load
 from ortkit.targets.target import Target
 
-#: Nodes of the two chains.
-SHORT, LONG = 2, 6
+#: Nodes of the short chain. The long one has some more, which take so many ns in ONNX Runtime: a
+#: depthwise convolution takes 50 us, by which what a chain costs once differs between processes.
+SHORT = 2
+_LEAST_MORE, _LONGER_NS = 4, 1e6
 #: By kind of convolution: the filters that stand for all, [M, C / groups, kh, kw], and how far
 #: their taps are apart.
 _FILTERS: Mapping[str, tuple[tuple[int, int, int, int], int]] = {
@@ -62,6 +64,11 @@ class Heavy:
     weight: Array
     layout: Prepack
     predicted: tuple[float, float]
+
+    @property
+    def long(self) -> int:
+        """Nodes of the long chain."""
+        return SHORT + max(_LEAST_MORE, ceil(_LONGER_NS / self.predicted[0]))
 
     @property
     def signature(self) -> RegionSignature:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from ortkit.kernels.tuning.calibration import Calibration
-from ortkit.measure.rates import LONG, SHORT, Heavy, heavy_operators
+from ortkit.measure.rates import SHORT, Heavy, heavy_operators
 from ortkit.targets.catalog import load
 from ortkit.targets.target import Target
 
@@ -42,7 +42,13 @@ def test_both_chains_compute_the_same(kind: str) -> None:
     if heavy.is_image:
         given = given.transpose(0, 3, 1, 2)
     np.testing.assert_allclose(given, want, rtol=0, atol=1e-5 * np.abs(want).max())
-    assert sum(n.op_type == heavy.node[0] for n in heavy.chain(LONG, is_ours=False).graph.node) > 5
+    chain = heavy.chain(heavy.long, is_ours=False)
+    assert sum(node.op_type == heavy.node[0] for node in chain.graph.node) == heavy.long > 5
+
+
+def test_a_long_chain_takes_a_millisecond_longer() -> None:
+    for heavy in HEAVY.values():
+        assert (heavy.long - SHORT) * heavy.predicted[0] >= 1e6
 
 
 @pytest.mark.parametrize("kind", HEAVY)
