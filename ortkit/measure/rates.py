@@ -24,8 +24,8 @@ from ortkit.targets.catalog import load
 from ortkit.targets.target import Target
 
 #: Nodes of the short chain, of which the long one has more: at least `_LEAST_MORE`, and as many as
-#: take `_LONGER_NS` in ONNX Runtime. A
-#: depthwise convolution takes 50 us, by which the fixed cost of a chain differs between processes.
+#: take `_LONGER_NS` in ONNX Runtime. A depthwise convolution takes 50 us, and the fixed cost of a
+#: chain differs by as much between processes.
 SHORT = 2
 _LEAST_MORE, _LONGER_NS = 4, 1e6
 #: By kind of convolution: the filters that stand for all, [M, C / groups, kh, kw], and how far
