@@ -263,6 +263,7 @@ CPU = Traits(
     has_blocked_conv_layout=True,
     has_nhwc_option=False,
     repeats_cheap_nodes=False,
+    kernels_look_up_rows=False,
     activations="ortkit.ops.activations.forms:ON_CPU",
     without_kernel="ortkit.graph.opsets.kernels:CPU_WITHOUT_KERNEL",
     kernel_dtypes={

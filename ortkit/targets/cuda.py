@@ -110,6 +110,7 @@ CUDA = Traits(
     has_blocked_conv_layout=False,
     has_nhwc_option=True,
     repeats_cheap_nodes=True,
+    kernels_look_up_rows=True,
     activations="ortkit.ops.activations.forms:ON_CUDA",
     without_kernel="ortkit.graph.opsets.kernels:CUDA_WITHOUT_KERNEL",
     kernel_dtypes={

@@ -80,6 +80,8 @@ class Traits:
     """Whether the provider has an option to lay convolutions out as NHWC (`prefer_nhwc`)."""
     repeats_cheap_nodes: bool
     """Whether a launch less is worth a few operations that are computed again for each point."""
+    kernels_look_up_rows: bool
+    """Whether kernels read rows of a table at indices that are data."""
 
     # ---- what ONNX Runtime has, and what of it pays
 

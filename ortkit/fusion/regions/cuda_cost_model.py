@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.cost_model import CostModel, Prediction, nominal
 from ortkit.fusion.regions.members import is_reshape
-from ortkit.fusion.regions.parameters import parameter_inputs
+from ortkit.fusion.regions.parameters import looks_up_rows, parameter_inputs
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS
 from ortkit.operators import where
@@ -25,7 +25,7 @@ from ortkit.operators import where
 BANDWIDTH, REACHED = 2900.0, 0.94
 #: The part of the bandwidth that ONNX Runtime's kernels reach.
 ORT_REACHES: Mapping[str, float] = {
-    "BiasGelu": 0.8, "FastGelu": 0.45, "Gelu": 0.42, "GroupNormalization": 0.3,
+    "BiasGelu": 0.8, "FastGelu": 0.45, "Gather": 0.3, "Gelu": 0.42, "GroupNormalization": 0.3,
     "InstanceNormalization": 0.3, "LayerNormalization": 0.32, "LogSoftmax": 0.5,
     "QuickGelu": 0.55, "RMSNormalization": 0.62, "SimplifiedLayerNormalization": 0.62,
     "SkipLayerNormalization": 0.9, "SkipSimplifiedLayerNormalization": 0.9, "Softmax": 0.6,
@@ -59,6 +59,8 @@ class CudaCostModel(CostModel):
             for index, value in enumerate(node.inputs)
             if value is not None and index not in parameter_inputs(node)
         ]
+        if looks_up_rows(self._scope, node):
+            data = list(node.outputs)  # as many rows as are written
         moved = self._bytes([*data, *(value for value in node.outputs if value.name)])
         # A reduction that is no norm is a library call of several launches.
         launches = 2 if access_of(node) == "reduction" else 1

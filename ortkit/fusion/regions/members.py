@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from ortkit.fusion.regions.access import RESHAPES, access_of
-from ortkit.fusion.regions.parameters import has_static_parameters
+from ortkit.fusion.regions.parameters import has_static_parameters, looks_up_rows
 from ortkit.graph.symbolic.dims import Size
 from ortkit.operators import where
 from ortkit.operators.info import Access
@@ -81,6 +81,8 @@ class Members:
             self._scope, node
         ):
             return "ONNX Runtime computes it at the end of the convolution"
+        if looks_up_rows(scope, node):
+            return None
         if access != "elementwise" and not has_static_parameters(scope, node):
             return f"{node.op_type} with parameters that are no constants"
         if _reads_statistics(node):
@@ -88,8 +90,11 @@ class Members:
         return None
 
     def _is_data_indexed(self, node: ir.Node) -> bool:
-        """Say whether data says where to gather from: that ends a region as a product does."""
-        return node.op_type == "Gather" and not has_static_parameters(self._scope, node)
+        """Say whether data says where to gather from, which no kernel of the target can."""
+        if node.op_type != "Gather" or has_static_parameters(self._scope, node):
+            return False
+        has_kernel = self._scope.traits.kernels_look_up_rows
+        return not has_kernel or not looks_up_rows(self._scope, node)
 
     def _is_blocked(self, node: ir.Node) -> bool:
         """Say whether the node makes a blocked value: a 2-D convolution, or what follows one."""

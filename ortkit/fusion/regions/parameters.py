@@ -39,6 +39,19 @@ def has_static_parameters(scope: Scope, node: ir.Node) -> bool:
     return True
 
 
+def looks_up_rows(scope: Scope, node: ir.Node) -> bool:
+    """Say whether a node is a Gather of rows of floats at places that a run decides."""
+    if node.op_type != "Gather" or node.domain or has_static_parameters(scope, node):
+        return False
+    table, indices = node.inputs
+    if table is None or indices is None or scope.is_constant(indices):
+        return False
+    shape, dtype = scope.shapes.shape(table), scope.shapes.dtype(table)
+    if shape is None or len(shape) < 2 or dtype is None or not dtype.is_floating_point():
+        return False
+    return node.attributes.get_int("axis", 0) % len(shape) == 0
+
+
 def reshape_parameter(scope: Scope, node: ir.Node) -> np.ndarray | None:
     """Return the constant that a Reshape in a body takes as shape, None if there is none."""
     source, target = node.inputs[0], node.outputs[0]

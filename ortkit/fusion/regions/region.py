@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.fusion.regions.naming import kind_of
-from ortkit.fusion.regions.parameters import parameter_inputs
+from ortkit.fusion.regions.parameters import looks_up_rows, parameter_inputs
 from ortkit.rewrite.scope import Scope
 
 PASS = "fuse-regions"
@@ -61,6 +61,8 @@ def region_of(
 def is_written(scope: Scope, node: ir.Node, index: int) -> bool:
     """Say whether an input is a constant that the region's body holds: a number or a parameter."""
     value = node.inputs[index]
+    if index == 1 and looks_up_rows(scope, node):
+        return False
     if value is None or not scope.is_constant(value):
         return index in parameter_inputs(node)
     return index in parameter_inputs(node) or scope.array(value, 1) is not None

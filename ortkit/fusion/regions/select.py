@@ -10,6 +10,7 @@ from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.duplicate import Candidate, with_recomputed
 from ortkit.fusion.regions.members import is_reshape
+from ortkit.fusion.regions.parameters import looks_up_rows
 from ortkit.fusion.regions.partition import partition
 from ortkit.fusion.regions.region import components, region_of
 from ortkit.fusion.regions.search import Search
@@ -46,6 +47,8 @@ class _Chooser:
     def settle(self, nodes: Sequence[ir.Node]) -> Iterator[Candidate]:
         """Yield what becomes of the parts of `nodes`; those that no kernel can hold are cut."""
         for part in _parts(nodes):
+            if all(looks_up_rows(self._scope, node) for node in part):
+                continue  # rows that nothing is computed of: ONNX Runtime's
             region = region_of(self._scope, part)
             prediction = self._cost.predict(region)
             if reason := self._cost.refusal(region, prediction):

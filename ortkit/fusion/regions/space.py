@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from ortkit.fusion.regions.parameters import looks_up_rows
 from ortkit.graph.symbolic.dims import Size
 from ortkit.operators import operator, where
 from ortkit.operators.info import Access
@@ -73,6 +74,8 @@ class NodeSpace:
                 if shape == self.shapes[0]:
                     return shape in space.frames or shape in space.rows
                 return shape in space.rows and self.shapes[0] in space.frames
+            case "view" if looks_up_rows(self._scope, self._node):
+                return False  # the table and the indices are in memory
             case "view":
                 return value is self._node.inputs[0] or self._node.op_type == "Concat"
             case _:

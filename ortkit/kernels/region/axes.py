@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ortkit.kernels.region.program import (
     Broadcast,
     Concat,
+    Lookup,
     Point,
     Position,
     Program,
@@ -101,6 +102,9 @@ def _unified(program: Program) -> list[list[list[Axis]]]:
                     for dim, axes in enumerate(dims[part]):
                         if dim != cut:
                             _unify(axes, fresh[dim])
+            case Lookup(x=x, indices=indices):
+                for axes, into in zip([*dims[indices], *dims[x][1:]], fresh, strict=True):
+                    _unify(axes, into)
             case Reduce(x=x, dims=over):
                 for dim, axes in enumerate(dims[x]):
                     if dim not in over:
@@ -198,6 +202,8 @@ def _merge(program: Program, dims: list[list[list[Axis]]], reduced: list[Axis]) 
                     state.pinned.update(dims[part][dim])
             case Position(dim=dim):
                 state.pinned.update(dims[number][dim])
+            case Lookup(x=x):
+                state.pinned.update(dims[x][0])
     while (pair := _mergeable(state)) is not None:
         first, second = pair
         both = Axis(first.extent * second.extent)

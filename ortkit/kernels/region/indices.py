@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ortkit.kernels.region.axes import Axes, Axis
-from ortkit.kernels.region.program import Broadcast, Concat, Program, Reshape, Slice, Transpose
+from ortkit.kernels.region.program import (
+    Broadcast,
+    Concat,
+    Lookup,
+    Program,
+    Reshape,
+    Slice,
+    Transpose,
+)
 from ortkit.refusal import RefusedError
 
 
@@ -85,6 +93,11 @@ def _at(axes: Axes, value: int, dim: int, index: Index, where: Where) -> Where:
     if len(found) != 1:
         raise RefusedError("part of a dim that a Reshape splits or joins")
     return {**where, found[0]: index}
+
+
+def row_where(axes: Axes, node: Lookup, where: Where) -> Where:
+    """Return where the rows of a Lookup are read, counted from the row that its index names."""
+    return _at(axes, node.x, 0, Index(()), where)
 
 
 def starts_of(program: Program, node: Concat) -> list[int]:

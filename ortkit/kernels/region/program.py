@@ -80,6 +80,17 @@ class Concat:
 
 
 @dataclass(frozen=True)
+class Lookup:
+    """Rows of the input `x`, along its first dim, in the places that `indices` say.
+
+    An index below 0 counts from the end. A row that is not there holds zeros.
+    """
+
+    x: int
+    indices: int
+
+
+@dataclass(frozen=True)
 class Reduce:
     """One number for each row: `kind` (see reductions.py) over `dims`, which become 1."""
 
@@ -113,6 +124,7 @@ Node: TypeAlias = (
     | Reshape
     | Slice
     | Concat
+    | Lookup
     | Reduce
 )
 
@@ -148,6 +160,8 @@ def operands_of(node: Node) -> tuple[int, ...]:
             return tuple(operand for operand in operands if operand is not None)
         case Concat(parts=parts):
             return parts
+        case Lookup(x=x, indices=indices):
+            return x, indices
         case Input() | Constant() | Size() | Position():
             return ()
     return (node.x,)
@@ -236,6 +250,15 @@ class Builder:
             total += size
         shape[dim] = Extent(total)
         return self.add(Concat(tuple(parts), dim), self.dtype(parts[0]), shape)
+
+    def lookup(self, x: int, indices: int) -> int:
+        """Return rows of `x` along its first dim, at each of `indices`."""
+        if not isinstance(self.values[x].node, Input):
+            raise RefusedError("Gather of what the kernel computes")
+        size, *row = self.shape(x) or (ONE,)
+        if size == ONE or self.dtype(indices) not in ("int32", "int64"):
+            raise RefusedError("Gather of one row, or with indices of another type")
+        return self.add(Lookup(x, indices), self.dtype(x), [*self.shape(indices), *row])
 
     def reduce(self, kind: str, x: int, dims: Sequence[int]) -> int:
         """Return the reduction of `x` over `dims`, which keep size 1."""

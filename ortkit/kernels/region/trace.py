@@ -15,12 +15,14 @@ from ortkit.kernels.region.indices import (
     linear,
     loops_of,
     part_where,
+    row_where,
     slice_where,
     starts_of,
 )
 from ortkit.kernels.region.program import (
     Concat,
     Input,
+    Lookup,
     Point,
     Position,
     Program,
@@ -150,6 +152,8 @@ class _Walk:
                 return [(x, slice_where(self.axes, number, node, where))]
             case Concat():
                 return self.parts(number, node, where)
+            case Lookup(x=x, indices=indices):
+                return [(indices, where), (x, row_where(self.axes, node, where))]
         return [(operand, where) for operand in operands_of(node)]
 
     def parts(self, number: int, node: Concat, where: Where) -> list[tuple[int, Where]]:

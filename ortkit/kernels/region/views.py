@@ -111,6 +111,8 @@ def _gather(node: BodyNode) -> list[int]:
     b, x = node.b, node.value(0)
     dim = node.axis(0)
     index, size = node.constant(1), b.shape(x)[dim].static
+    if index is None and dim == 0:
+        return [b.lookup(x, node.value(1))]
     if index is None or index.size != 1 or index.ndim > 1 or size is None:
         raise RefusedError("Gather with other than one constant index")
     at = int(index.item()) % size if size else 0

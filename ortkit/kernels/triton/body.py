@@ -14,10 +14,21 @@ from ortkit.kernels.region.indices import (
     linear,
     loops_of,
     part_where,
+    row_where,
     starts_of,
     through_views,
 )
-from ortkit.kernels.region.program import Concat, Constant, Input, Point, Position, Reduce, Size
+from ortkit.kernels.region.program import (
+    Concat,
+    Constant,
+    Input,
+    Lookup,
+    Point,
+    Position,
+    Reduce,
+    Size,
+)
+from ortkit.kernels.sizes import product
 from ortkit.kernels.triton.expr import TYPES, Expr, bare, literal, typed
 from ortkit.kernels.triton.helpers import Helpers
 from ortkit.kernels.triton.offsets import Dims, TileContext, TilePosition
@@ -64,6 +75,8 @@ class Body(TileContext):
                 return self._load(index, number, where, guards)
             case Concat():
                 return self._parts(number, value.node, where, guards)
+            case Lookup():
+                return self._rows(value.node, where, guards)
             case Point(op_type=op_type, operands=operands):
                 found = [None if x is None else self.value(x, where, guards) for x in operands]
                 return self.e.share(self.helpers.call(self.e, value.node, found), op_type)
@@ -81,9 +94,28 @@ class Body(TileContext):
         self, index: int, number: int, where: Where, guards: tuple[TilePosition, ...]
     ) -> Expr:
         at = self.offset(number, where)
-        mask = self.mask(at.dims, guards)
+        return self._loaded(index, number, _plus(at.text), self.mask(at.dims, guards))
+
+    def _rows(self, node: Lookup, where: Where, guards: tuple[TilePosition, ...]) -> Expr:
+        """Load from the rows that indices name; those that are not there hold zeros."""
+        program, axes = self.space.program, self.space.axes
+        index = self.value(node.indices, where, guards)
+        size, *row = program.values[node.x].shape
+        count = self.parameters.size(size)
+        chosen = f"tl.where({index.text} < 0, {index.text} + {count}, {index.text})"
+        index = self.e.share(Expr(chosen, index.dtype))
+        at = self.offset(node.x, row_where(axes, node, where))
+        dims = at.dims | self.dims_of(loops_of(axes, node.indices, where))
+        inside = f"({index.text} >= 0) & ({index.text} < {count})"
+        mask = " & ".join(part for part in (self.mask(dims, guards), inside) if part)
+        first = f" + {index.text}.to(tl.int64) * {self.parameters.size(product(row))}"
+        table = program.values[node.x].node
+        assert isinstance(table, Input)
+        return self._loaded(table.index, node.x, first + _plus(at.text), mask)
+
+    def _loaded(self, index: int, number: int, position: str, mask: str) -> Expr:
         name, dtype = self.parameters.tensor(index), self.space.program.values[number].dtype
-        text = f"tl.load({name}{_plus(at.text)}{f', mask={mask}, other=0' if mask else ''})"
+        text = f"tl.load({name}{position}{f', mask={mask}, other=0' if mask else ''})"
         if dtype == "bool":
             return self.e.share(Expr(f"({text} != 0)", "bool"))
         raw = self.e.share(Expr(text, dtype))

@@ -21,7 +21,7 @@ from ortkit.kernels.region.axes import (
     row_of,
 )
 from ortkit.kernels.region.dtypes import compute_dtype, memory_bytes
-from ortkit.kernels.region.program import Constant, Input, Program, Reduce, Size
+from ortkit.kernels.region.program import Constant, Input, Lookup, Program, Reduce, Size
 from ortkit.kernels.region.trace import Trace, trace
 from ortkit.kernels.sizes import ONE, Extent, product
 from ortkit.kernels.tvm.choices import DEFAULTS, Choices
@@ -109,6 +109,8 @@ def make_schedule(program: Program, choices: Choices = DEFAULTS) -> Schedule:
         RefusedError: The program is not one iteration space with reductions local to its rows, or
             its tensors lie so that vectors cannot be loaded.
     """
+    if any(isinstance(value.node, Lookup) for value in program.values):
+        raise RefusedError("Gather with other than one constant index")
     axes = find_axes(program)
     largest = max(program.outputs, key=lambda output: len(axes.of(output)))
     full = axes.of(largest)

@@ -16,6 +16,7 @@ from ortkit.verify.kernels.inputs import (
     SPECIAL,
     USUAL,
     Kind,
+    in_rows,
     is_eight_bits,
     least_integers,
     like_constant,
@@ -60,6 +61,7 @@ class Cases:
             special = 0
         self._special = special
         self._agreeing = packed_rows(function) or cached_rows(function)
+        self._tables = _tables(function)
 
     def order(self) -> Iterator[tuple[int, Kind, bool]]:
         """Yield numbers of cases, kinds of values, and whether they are required.
@@ -89,6 +91,9 @@ class Cases:
     def inputs(self, number: int, kind: Kind) -> list[Operand]:
         """Return values for all inputs of a case."""
         values = list(self._inputs(number, kind))
+        for indices, table in self._tables.items():
+            held = values[indices].array
+            values[indices] = Operand(in_rows(held, values[table].array.shape[0]))
         return values if self._agreeing is None else self._agreeing.agree(values, number)
 
     def _fits(self, case: CaseSizes) -> bool:
@@ -108,6 +113,17 @@ class Cases:
                 continue
             shape, dtype = tuple(next(shapes)), numpy_type(spec.type)
             yield Operand(made_up(dtype, shape, kind, number * 64 + index, self._least))
+
+
+def _tables(function: onnx.FunctionProto) -> dict[int, int]:
+    """Return the table by the indices of its rows, both as places of inputs."""
+    places = {name: place for place, name in enumerate(function.input)}
+    gathers = [node for node in function.node if node.op_type == "Gather" and not node.domain]
+    return {
+        places[node.input[1]]: places[node.input[0]]
+        for node in gathers
+        if node.input[0] in places and node.input[1] in places
+    }
 
 
 def _constants(spec: InputSpec, seed: int) -> tuple[Operand, Operand] | None:

@@ -108,6 +108,15 @@ def like_constant(constant: np.ndarray, seed: int) -> np.ndarray:
     return np.asarray(values, constant.dtype)
 
 
+def in_rows(indices: np.ndarray, count: int) -> np.ndarray:
+    """Return indices of `count` rows for a Gather: others have no result. Some count back."""
+    if not count:
+        return indices
+    found = indices % count
+    found.reshape(-1)[::3] -= count
+    return found
+
+
 def least_integers(op_types: frozenset[str]) -> int:
     """Return the smallest integer to give to a body: a division by 0 ends the process."""
     return 1 if op_types & {"Div", "Mod", "Gather", "BitShift"} else _LEAST
