@@ -7,12 +7,15 @@ device is done. "plain" is an `InferenceSession` with the CUDA provider, "torch.
 fastest of its modes on the host, compiled for the one size. `--prepare` times these on the device
 first: then the fastest there is measured. Rates are the model's operations over
 the device's time. With `--into` each row is written as soon as it is measured. What the file has
-is not measured again, so that a run of many rows may be cut in parts.
+is not measured again, so that a run of many rows may be cut in parts. With `--gate` commands
+for a row each prepare side by side, wait until the file `go` is in that folder, and then measure
+one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import subprocess
@@ -40,6 +43,8 @@ from scripts.benches.cuda_limits import measure_limit
 from scripts.benches.cuda_models import Architecture, architecture, names, title
 from scripts.benches.cuda_nbits import lines as nbits_lines
 from scripts.benches.cuda_nbits import measure_nbits
+from scripts.benches.cuda_padding import lines as padding_lines
+from scripts.benches.cuda_padding import measure_padding, prepare_padding
 from scripts.benches.cuda_torch import MODES, compiled, modes, synchronized
 from scripts.benches.gpu import about_device, take_turns
 
@@ -50,6 +55,8 @@ _ENDS = (".onnx", ".opt.onnx", ".optimize.json")
 _PARTS = ("plain graph", "ortkit graph", "torch.compile")
 #: Runs of a turn at most: the host needs some after another way has run. Milliseconds of a turn.
 _EACH, _TURN = 15, 40.0
+#: Seconds between looks at a gate.
+_LOOKS = 0.2
 #: What other orders of the same computation may be off by, in errors of the model as exported.
 _OFF, _LEAST_OFF = 4.0, 1e-3
 #: Operations a second in half precision that NVIDIA states, by a part of the device's name.
@@ -67,6 +74,9 @@ def main() -> int:
     results: dict[str, object] = {"device": device | _versions()}
     with tempfile.TemporaryDirectory(prefix="ortkit-cuda-") as name:
         folder = Path(name) if options.folder is None else options.folder
+        if options.prepare and options.parts == "padding":
+            prepare_padding(folder, options.arch)
+            return 0
         if options.prepare:
             for name, batch, is_dynamic in _chosen(options):
                 _prepare(architecture(name, batch, is_dynamic=is_dynamic), folder, options)
@@ -85,6 +95,11 @@ def main() -> int:
             rows = measure_nbits(folder, options.arch, options.rounds)
             results["nbits"] = rows
             output.table("one of six products in a CUDA graph, µs (median)", *nbits_lines(rows))
+        if options.parts in {"all", "padding"}:
+            with _alone(options.gate):
+                rows = measure_padding(folder, options, _kernels_of)
+            results["padding"] = rows
+            output.table("ms (median)", *padding_lines(rows))
     where = options.into or output.write(results, options.output, "cuda")
     print(f"\nwrote {where}")
     return 0
@@ -229,6 +244,7 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             chosen = [min(spent, key=spent.__getitem__)]
         by_torch = {f"torch: {name}": compiled(one, name) for name in chosen}
         row["compile_s"] = time.perf_counter() - started
+        stack.enter_context(_alone(options.gate))
         ways = calls | by_torch
         each = {name: _runs_of_turn(call) for name, call in ways.items()}
         row["milliseconds"] = elapsed = take_turns(ways, options.rounds, each=each)
@@ -242,6 +258,21 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
         if not one.is_dynamic and not one.is_net:
             row["products: device"] = measure_limit(open_model(path), one.sizes)
     return row
+
+
+@contextmanager
+def _alone(gate: Path | None) -> Iterator[None]:
+    """Wait until all commands of a gate may measure, and then for this one's turn."""
+    if gate is None:
+        yield
+        return
+    gate.mkdir(parents=True, exist_ok=True)
+    (gate / f"ready-{os.getpid()}").touch()
+    while not (gate / "go").exists():
+        time.sleep(_LOOKS)
+    with (gate / "turn").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
 
 
 def _runs_of_turn(call: Callable[[], object]) -> int:
@@ -410,7 +441,9 @@ def _sizes(text: str) -> list[int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench cuda", description=__doc__)
-    parser.add_argument("--parts", default="all", choices=("all", "models", "kernels", "nbits"))
+    parser.add_argument(
+        "--parts", default="all", choices=("all", "models", "kernels", "nbits", "padding")
+    )
     parser.add_argument("--only", default="", help="models by a regular expression")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")
@@ -432,6 +465,7 @@ def _parser() -> argparse.ArgumentParser:
         help="what runs on a CPU takes long in large batches; errors are measured in any case",
     )  # fmt: skip
     parser.add_argument("--folder", type=Path, help="where models are kept, and taken from")
+    parser.add_argument("--gate", type=Path, help="a folder: wait for `go` in it, then measure")
     parser.add_argument("--prepare", action="store_true", help="fill the folder, measure nothing")
     parser.add_argument("--output", type=Path, default=Path("bench-results"))
     return parser

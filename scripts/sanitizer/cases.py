@@ -71,6 +71,11 @@ CASES = (
     Case("two_outputs", "S = Add (X, R)  Y = LayerNormalization <axis = -1> (S, G, B)",
          {"X": ("n", 768), "R": ("n", 768), "G": (768,), "B": (768,)},
          {"Y": ("n", 768), "S": ("n", 768)}, ({"n": 3},)),
+    Case("rows_looked_up", "R = Gather (W, I)  Q = Gather (V, J)  S = Add (R, Q)"
+         "  Y = LayerNormalization <axis = -1> (S, G)",
+         {"W": (160, 96), "I": ("n", "m"), "V": (100, 96), "J": (1, "m"), "G": (96,)},
+         {"Y": ("n", "m", 96), "S": ("n", "m", 96)}, ({"n": 3, "m": 16}, {"n": 2, "m": 7}),
+         dtypes={"I": "int64", "J": "int64"}),
     Case("short_rows", "S = Add (X, M)  Y = Softmax <axis = -1> (S)",
          {"X": ("n", 12, 128), "M": ("n", 1, 128)}, {"Y": ("n", 12, 128)}, ({"n": 3},)),
     Case("rows_of_any_length", "Y = Softmax <axis = -1> (X)", {"X": ("n", "m")}, {"Y": ("n", "m")},

@@ -18,6 +18,7 @@ from ortkit.verify.kernels import check as kernel_check
 from ortkit.verify.kernels import process
 from ortkit.verify.kernels import verdicts as kernel_verdicts
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
+from ortkit.verify.kernels.inputs import in_rows
 from ortkit.verify.kernels.job import Step
 from ortkit.verify.kernels.process import Checks, Order
 from ortkit.verify.kernels.verdicts import Verdicts
@@ -229,3 +230,10 @@ def test_a_kernel_is_not_wrong_because_judging_it_takes_long(
     row = checks._ended_at(0, Step(0, what, 0, "inputs [3]"), ended)
     assert row is not None
     assert row.verdict == verdict
+
+
+@pytest.mark.parametrize("count", [1, 2, 128])
+def test_indices_that_are_made_up_name_rows_of_their_table(count: int) -> None:
+    found = in_rows(np.arange(-3, 40).reshape(1, -1), count)
+    assert found.min() >= -count and found.max() < count
+    assert (found < 0).any()
