@@ -42,13 +42,6 @@ def test_rows_are_looked_up_by_the_kernel_of_the_norm() -> None:
     assert found(model(f"r = Gather(w, i)  {NORM}"), "cuda") == [("gather_add_layer_norm", 1)]
 
 
-def test_positions_of_all_samples_are_looked_up_once_more_for_each() -> None:
-    nodes = "r = Gather(w, i)  p2 = Gather(v, j)  s = Sub(r, p2)"
-    proto = model(f"{nodes}  y = LayerNormalization<axis = -1>(s, g)",
-                  "int64[b, 24] i, int64[1, 24] j")  # fmt: skip
-    assert found(proto, "cuda") == [("gather_sub_layer_norm", 2)]
-
-
 @pytest.mark.parametrize(
     "nodes",
     [
