@@ -74,7 +74,7 @@ def test_json_is_one_documented_document(
     monkeypatch.chdir(tmp_path)
     if command != "provider":  # to make onnx's cases takes seconds
         monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("ortkit.measure.calibrate._MOST_NOISE", 9.0)  # other tests run beside it
+    monkeypatch.setattr("ortkit.measure.calibrate.MOST_NOISE", 9.0)  # other tests run beside it
     monkeypatch.setattr("ortkit.measure.calibrate._SECONDS", 0.02)
     monkeypatch.setattr("ortkit.measure.calibrate._COPY_SECONDS", 0.01)
     monkeypatch.setattr("ortkit.measure.calibrate._HEAVY_SECONDS", 0.05)

@@ -57,13 +57,18 @@ class NBitsProduct:
             return Refused(f"processors of level {level} have no int8 dot products")
         if not has_bf16(level) and any(t.dtype == "bfloat16" for t in of.signature.outputs):
             return Refused(f"processors of level {level} do not round to bfloat16")
-        if has_tiles(level):
-            return Refused(f"blocks that are no multiple of {STEP}") if of.block % STEP else None
+        if self._has_tiles(level):
+            return None
         if of.level != INT8_LEVEL:
-            return Refused(f"processors of level {level} have no tiles")
+            tiles = f"tiles for blocks of {of.block}" if has_tiles(level) else "tiles"
+            return Refused(f"processors of level {level} have no {tiles}")
         if of.bits == 8 and not has_bf16(level):
             return Refused(f"processors of level {level} have no VNNI, for weights in 8 bits")
         return None
+
+    def _has_tiles(self, level: str) -> bool:
+        """Whether many rows are multiplied in tiles of bfloat16: a step along K has one scale."""
+        return has_tiles(level) and self.form.block % STEP == 0
 
     def estimate(self) -> tuple[float, float]:
         """Return nanoseconds of the product, ONNX Runtime's and ours."""
@@ -79,7 +84,7 @@ class NBitsProduct:
         """Units are panels of columns; points are rows."""
         of = self.form
         each = _VNNI_PICOSECONDS if has_bf16(level) else _AVX_PICOSECONDS
-        each = _TILES_PICOSECONDS if has_tiles(level) else each
+        each = _TILES_PICOSECONDS if self._has_tiles(level) else each
         bytes_read = of.columns * (of.depth * of.bits // 8 + of.depth // of.block * 4)
         return Launch(
             (Extent(-(-of.columns // PAIRS)),),
@@ -92,7 +97,7 @@ class NBitsProduct:
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
-        writer = Bf16Writer if has_tiles(level) else Int8Writer
+        writer = Bf16Writer if self._has_tiles(level) else Int8Writer
         return writer(self.form, symbol, level).function()
 
 
