@@ -58,7 +58,7 @@ def test_what_is_said_of_the_charts() -> None:
         assert said.format(f"{mean:.2f}") in text
     words = {6: "six", 8: "eight", 11: "eleven"}
     for chart in (cpu, cuda):
-        assert f"over ONNX Runtime of {words[len(chart.places)]} models" in text
+        assert f"over ONNX Runtime of {words[len(chart.labels)]} models" in text
 
 
 def span(requirement: str) -> str:

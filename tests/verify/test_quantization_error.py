@@ -121,10 +121,10 @@ FAULTS: dict[str, tuple[Rounded, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_it_does_not_make_is_not(fault: str) -> None:
-    lowered, place = FAULTS[fault]
+    lowered, location = FAULTS[fault]
     found = judged(lowered)
     assert found.ratio > 1
-    assert place in found.place
+    assert location in found.location
 
 
 def test_what_calibrated_ranges_cut_off_is_allowed() -> None:
