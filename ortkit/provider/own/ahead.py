@@ -5,7 +5,8 @@ What such a model needs to run is ONNX Runtime and `libortkit_provider.so`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,11 @@ from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import refuse_own_data
 from ortkit.provider.own.options import NAME, OwnOptions
 from ortkit.provider.own.provider import OrtkitExecutionProvider
-from ortkit.provider.registration import register_provider, registered_providers
+from ortkit.provider.registration import (
+    register_provider,
+    registered_providers,
+    unregister_provider,
+)
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.compare import OutputComparison, compare_outputs, worse
@@ -114,10 +119,12 @@ def compile_model(
     if output.resolve() == model.resolve():
         raise UserError("would be written over", where=str(model), fix="name another --output")
     refuse_own_data(opened, (output,))
-    if NAME not in registered_providers():
-        register_provider(OrtkitExecutionProvider())
     check_target(output)
-    with TemporaryFolder("compile", inside=output.parent) as folder, FileSet() as files:
+    with (
+        _registered(),
+        TemporaryFolder("compile", inside=output.parent) as folder,
+        FileSet() as files,
+    ):
         draft = folder / output.name
         made = folder / f"{output.name}.data" if weights > _MOST_INSIDE else None
         progress("compile")
@@ -145,6 +152,19 @@ def compile_model(
             files.put_in_place()
             remove_unused_data(written, beside)
     return result
+
+
+@contextmanager
+def _registered() -> Iterator[None]:
+    """Register the provider for as long as the block runs, if it is not registered."""
+    if NAME in registered_providers():
+        yield
+        return
+    register_provider(OrtkitExecutionProvider())
+    try:
+        yield
+    finally:
+        unregister_provider(NAME)
 
 
 def _settings(options: Mapping[str, str] | None) -> Any:
