@@ -1,7 +1,7 @@
 """Which pixels of a convolution's results are the rows of a tile of AMX.
 
-Rows of a tile lie equally far from each other. So a strip is a part of a line of results or, where
-lines are short, some lines with the pixels between them, which are computed and left out.
+Rows of a tile have a constant stride. So a strip is a part of a line of results. Where lines are
+short, it has several, with the pixels between them, which are computed and left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Blocks of int8 products in the tiles of AMX: sums of up to 32 rows by 32 columns, exact.
 
-A strip is up to 16 rows that lie equally far from each other: the rows of one tile. Two strips are
-multiplied together by a panel of weights, which lie in memory as tiles read them.
+A strip is up to 16 rows of a constant stride: the rows of one tile. Two strips are multiplied
+together by a panel of weights, whose layout in memory is that of tiles.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Rows of a block.
 ROWS = 2 * TILE
-# Groups of a panel lie this many bytes apart.
+# The stride of a panel's groups, in bytes.
 _PITCH = WIDTH * GROUP
 # Steps of equal size may be more than the fewest by this factor. A multiply takes as long
 # whatever its depth is: 7.0 ns of 64 bytes, 6.3 of 16 (Emerald Rapids, 2026-11-28).
@@ -111,7 +111,7 @@ class AmxTiles(Int8Tiles):
         return 1 if self.steps.last else 2
 
     def release(self) -> None:
-        """Emit what gives the tiles back; the last statement of a kernel."""
+        """Emit the release of the tiles, the last statement of a kernel."""
         self.e.release_tiles()
 
     def each_strip(
@@ -190,9 +190,9 @@ class AmxTiles(Int8Tiles):
         """Emit the products of a line of each row, added to sums.
 
         Args:
-            rows: What has them, how far they lie from each other, and where each strip begins.
+            rows: The buffer, the stride of its rows in bytes, and where each strip begins.
             panel: The columns.
-            away: How far the line lies from a row's first.
+            away: The line's offset from a row's first, in bytes.
             group: Its first group of weights.
         """
         e, steps, (x, pitch, tops) = self.e, self.steps, rows

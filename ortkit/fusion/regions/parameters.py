@@ -40,7 +40,7 @@ def has_static_parameters(scope: Scope, node: ir.Node) -> bool:
 
 
 def looks_up_rows(scope: Scope, node: ir.Node) -> bool:
-    """Say whether a node is a Gather of rows of floats at places that a run decides."""
+    """Say whether a node is a Gather of rows of floats at indices of run time."""
     if node.op_type != "Gather" or node.domain or has_static_parameters(scope, node):
         return False
     table, indices = node.inputs

@@ -81,7 +81,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Rows of the input `x`, along its first dim, in the places that `indices` say.
+    """Rows of the input `x` along its first dim, at `indices`.
 
     An index below 0 counts from the end. A row that is not there holds zeros.
     """
