@@ -2,7 +2,7 @@
 
 All engines have a process each and take turns, at some numbers of threads and at their own.
 Weights are random. `FOLDER` gets what is missing in it: the decoder in int4, its optimized form,
-and the same sizes in Q4_0.
+and the same sizes in Q4_0. Memory is read before and after each round, for the bandwidth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,56 +22,9 @@ from typing import Any
 
 import ortkit
 from scripts.benches import output
-from scripts.benches.llm_models import Sizes, genai_folder, gguf_file, weights_of
-from scripts.benches.read_bandwidth import measured
-
-
-@dataclass
-class Row:
-    """One engine with a number of threads, and what it took."""
-
-    name: str
-    engine: str
-    path: Path
-    threads: int
-    create_ms: float = 0.0
-    prefill_ms: dict[int, list[float]] = field(default_factory=dict)
-    token_ms: dict[int, list[float]] = field(default_factory=dict)
-    """By the tokens before it."""
-    cpu_ms: dict[int, list[float]] = field(default_factory=dict)
-    """Processor time of all threads for a prompt."""
-    token_cpu_ms: dict[int, list[float]] = field(default_factory=dict)
-    resident: int = 0
-    before: int = 0
-    """Bytes in memory before the model was loaded."""
-    weights: int = 0
-    """Bytes of the model's weights."""
-    read: dict[int, int] = field(default_factory=dict)
-    """Bytes of weights and caches that a token behind a prompt reads."""
-
-    def shares(self, bandwidth: Mapping[int, float]) -> list[float]:
-        """Return the part of the bandwidth that tokens use, by the tokens before them.
-
-        Args:
-            bandwidth: Bytes a second, by threads; 0 is taken for the most.
-        """
-        most = bandwidth.get(self.threads, max(bandwidth.values()))
-        times = {prompt: statistics.median(each) for prompt, each in self.token_ms.items()}
-        return [self.read[prompt] / (1e-3 * ms * most) for prompt, ms in times.items()]
-
-    def cells(self, bandwidth: Mapping[int, float]) -> tuple[object, ...]:
-        """Return the cells of the table; see `shares`."""
-        return (
-            self.name,
-            *(f"{min(each):,.0f}" for each in self.prefill_ms.values()),
-            *(f"{statistics.median(each):.2f}" for each in self.token_ms.values()),
-            *(f"{min(each):,.0f}" for each in self.cpu_ms.values()),
-            *(f"{min(each):.2f}" for each in self.token_cpu_ms.values()),
-            f"{self.create_ms:,.0f}",
-            f"{self.resident / 1e6:,.0f}",
-            *(f"{share:.0%}" for share in self.shares(bandwidth)),
-            f"{(self.resident - self.before) / self.weights:.2f}",
-        )
+from scripts.benches.llm_models import Q4_BLOCK, Sizes, genai_folder, gguf_file, weights_of
+from scripts.benches.llm_rows import Row, header, merged
+from scripts.benches.read_bandwidth import Reader, reader
 
 
 class Engine:
@@ -86,7 +39,8 @@ class Engine:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         created = self._answer()
-        row.create_ms, row.before = created["create_ms"], created["before"]
+        row.create_ms.append(created["create_ms"])
+        row.before = created["before"]
 
     def __enter__(self) -> Engine:
         return self
@@ -105,8 +59,9 @@ class Engine:
         """Read a prompt, and add some tokens to it."""
         found = self._ask(prompt, tokens)
         self.row.token_ms.setdefault(prompt, []).extend(found["token_ms"])
-        used = found["cpu_ms"] - min(self.row.cpu_ms[prompt])
-        self.row.token_cpu_ms.setdefault(prompt, []).append(used / tokens)
+        if found["tokens_cpu_ms"] is not None:
+            each = found["tokens_cpu_ms"] / tokens
+            self.row.token_cpu_ms.setdefault(prompt, []).append(each)
 
     def _ask(self, prompt: int, tokens: int) -> Mapping[str, Any]:
         assert self.process.stdin is not None
@@ -126,28 +81,82 @@ class Engine:
         raise SystemExit(f"{self.row.name} ended")
 
 
-def rows_of(folder: Path, numbers: Sequence[int], *, has_defaults: bool) -> list[Row]:
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    folder: Path
+    sizes: Sizes
+    name: str
+    """Of the builder's folder in `folder`."""
+    threads: Sequence[int]
+    prompts: Sequence[int]
+    tokens: int
+    rounds: int
+    has_defaults: bool
+
+
+def rows_of(plan: Plan) -> list[Row]:
     """Return the engines that there are, at some numbers of threads and at their own."""
-    paths = {"genai": folder / "int4", "ortkit": folder / "int4.opt"}
+    paths = {"genai": plan.folder / plan.name, "ortkit": plan.folder / f"{plan.name}.opt"}
     rows = []
-    for threads in (*numbers, *([0] if has_defaults else [])):
+    for threads in (*plan.threads, *([0] if plan.has_defaults else [])):
         at = f"{threads} threads" if threads else "default"
         rows += [Row(f"{name}, {at}", "genai", path, threads) for name, path in paths.items()]
-        if threads and find_spec("xllamacpp") is not None:
-            rows.append(Row(f"llama.cpp, {at}", "llama.cpp", folder / "q4_0.gguf", threads))
+        if threads and find_spec("xllamacpp") is not None and plan.sizes.block == Q4_BLOCK:
+            rows.append(Row(f"llama.cpp, {at}", "llama.cpp", plan.folder / "q4_0.gguf", threads))
+    for row in rows:
+        row.weights, parts = weights_of(row.path)
+        # llama.cpp keeps keys and values in float16.
+        narrow = 2 if row.engine == "llama.cpp" else 1
+        row.read = {n: parts + plan.sizes.cache_bytes(n) // narrow for n in plan.prompts}
     return rows
 
 
-def prepare(folder: Path, sizes: Sizes) -> None:
-    """Make what is missing in a folder."""
+def prepare(plan: Plan) -> None:
+    """Make what is missing in the folder."""
+    folder = plan.folder
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "int4").is_dir():
-        genai_folder(sizes, folder / "int4")
-    if not (folder / "int4.opt").is_dir():
+    if not (folder / plan.name).is_dir():
+        genai_folder(plan.sizes, folder / plan.name)
+    if not (folder / f"{plan.name}.opt").is_dir():
         options = ortkit.OptimizeOptions(verify=False)
-        ortkit.optimize_genai(folder / "int4", folder / "int4.opt", options)
+        ortkit.optimize_genai(folder / plan.name, folder / f"{plan.name}.opt", options)
     if find_spec("gguf") is not None and not (folder / "q4_0.gguf").is_file():
-        gguf_file(sizes, folder / "q4_0.gguf")
+        gguf_file(plan.sizes, folder / "q4_0.gguf")
+
+
+def measure(plan: Plan, memory: Reader) -> tuple[list[Row], dict[int, list[float]]]:
+    """Return the rows with their times, and bytes a second of each pass over memory by threads."""
+    rows = rows_of(plan)
+    rates: dict[int, list[float]] = {}
+
+    def read() -> None:
+        for count in plan.threads:
+            rates.setdefault(count, []).extend(memory.rates(count))
+
+    with ExitStack() as stack:
+        engines = [stack.enter_context(Engine(row, plan.sizes)) for row in rows]
+        read()
+        for _ in range(plan.rounds):
+            for prompt in plan.prompts:
+                for engine in engines:
+                    engine.prefill(prompt)
+            for prompt in plan.prompts:
+                for engine in engines:
+                    engine.decode(prompt, plan.tokens)
+            read()
+    return rows, rates
+
+
+def add_calls_before(path: Path, rows: list[Row], rates: dict[int, list[float]]) -> list[Row]:
+    """Return rows with those of a file of earlier calls, and add its rates."""
+    if not path.is_file():
+        return merged(rows)
+    before = json.loads(path.read_text())
+    for count, found in before["bandwidth"].items():
+        rates[int(count)] = [*found, *rates.get(int(count), [])]
+    return merged([*map(Row.of, before["rows"]), *rows])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -155,51 +164,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench llm", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--block", type=int, default=Q4_BLOCK, help="weights of a scale")
     parser.add_argument("--threads", default="2", help="for all alike, such as 1,2 (default: 2)")
     parser.add_argument("--tokens", type=int, default=32, help="after a prompt (default: 32)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
     parser.add_argument("--prompts", default="128,1024", help="tokens (default: 128,1024)")
     parser.add_argument("--no-defaults", action="store_true", help="equal threads only")
     parser.add_argument("--prepare", action="store_true", help="make the models and end")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="add to what earlier calls took")
     options = parser.parse_args(arguments)
-    sizes = Sizes(layers=options.layers)
-    prompts = [int(each) for each in options.prompts.split(",")]
-    prepare(options.folder, sizes)
+    sizes = Sizes(layers=options.layers, block=options.block)
+    plan = Plan(
+        options.folder, sizes, "int4" if sizes.block == Q4_BLOCK else f"int4-{sizes.block}",
+        [int(each) for each in options.threads.split(",")],
+        [int(each) for each in options.prompts.split(",")],
+        options.tokens, options.rounds, not options.no_defaults,
+    )  # fmt: skip
+    prepare(plan)
     if options.prepare:
         return
-    numbers = [int(each) for each in options.threads.split(",")]
-    bandwidth = {count: measured(count) for count in numbers}
-    rows = rows_of(options.folder, numbers, has_defaults=not options.no_defaults)
-    for row in rows:
-        row.weights, parts = weights_of(row.path)
-        # llama.cpp keeps keys and values in float16.
-        narrow = 2 if row.engine == "llama.cpp" else 1
-        row.read = {prompt: parts + sizes.cache_bytes(prompt) // narrow for prompt in prompts}
-    with ExitStack() as stack:
-        engines = [stack.enter_context(Engine(row, sizes)) for row in rows]
-        for _ in range(options.rounds):
-            for prompt in prompts:
-                for engine in engines:
-                    engine.prefill(prompt)
-            for prompt in prompts:
-                for engine in engines:
-                    engine.decode(prompt, options.tokens)
-    output.table(
-        f"{options.layers} layers of 2,048 x 8,192 in int4",
-        [
-            "engine",
-            *(f"{n}, ms" for n in prompts),
-            *(f"token after {n}" for n in prompts),
-            *(f"{n}, CPU ms" for n in prompts),
-            *(f"token after {n}, CPU" for n in prompts),
-            "load, ms",
-            "resident, MB",
-            *(f"of bandwidth after {n}" for n in prompts),
-            "added, of the weights",
-        ],
-        [row.cells(bandwidth) for row in rows],
-    )
-    print(*(f"{n} threads read {bandwidth[n] / 1e9:.1f} GB/s" for n in numbers), sep="\n")
+    with reader() as memory:
+        rows, rates = measure(plan, memory)
+    if options.into:
+        rows = add_calls_before(options.into, rows, rates)
+    best = {count: max(each) for count, each in rates.items()}
+    title = f"{options.layers} layers of 2,048 x 8,192 in int4, blocks of {sizes.block}"
+    output.table(title, header(plan.prompts), [row.cells(best) for row in rows])
+    for count, found in sorted(rates.items()):
+        low, middle, high = (f"{each / 1e9:.1f}" for each in spread(found))
+        print(f"{count} threads read {low} to {high} GB/s, {middle} by the median")
     versions = {
         name: metadata.version(name)
         for name in ("onnxruntime", "onnxruntime-genai", "xllamacpp")
@@ -207,10 +200,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     results: dict[str, object] = {
         "machine": output.machine(None), "versions": versions,
-        "bandwidth": bandwidth,
-        "rows": [{**asdict(row), "path": row.path.name} for row in rows],
+        "bandwidth": rates,
+        "rows": [row.document() for row in rows],
     }  # fmt: skip
-    print(f"\nwrote {output.write(results, Path('bench-results'))}")
+    if options.into:
+        options.into.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"\nwrote {options.into or output.write(results, Path('bench-results'))}")
+
+
+def spread(rates: Sequence[float]) -> tuple[float, float, float]:
+    """Return the least, the median and the most."""
+    return min(rates), statistics.median(rates), max(rates)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 #: Of llama.cpp's Q4_0: a scale in float16 and 32 weights in 16 bytes.
-_Q4_BLOCK, _Q4_BYTES = 32, 18
+Q4_BLOCK, _Q4_BYTES = 32, 18
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Sizes:
     kv_heads: int = 8
     words: int = 32000
     context: int = 4096
+    block: int = Q4_BLOCK
+    """Weights of a scale in onnxruntime-genai's folder."""
 
     def cache_bytes(self, tokens: int) -> int:
         """Return the bytes of keys and values of some tokens, in float32."""
@@ -84,7 +86,8 @@ def genai_folder(sizes: Sizes, folder: Path) -> None:
     ).save_pretrained(checkpoint)  # fmt: skip
     subprocess.run(
         [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint, "-o", folder,
-         "-p", "int4", "-e", "cpu", "-c", folder.with_name("cache")],
+         "-p", "int4", "-e", "cpu", "-c", folder.with_name("cache"),
+         "--extra_options", f"block_size={sizes.block}"],
         env={**os.environ, "HF_HUB_OFFLINE": "1"}, check=True, capture_output=True,
     )  # fmt: skip
 
@@ -113,7 +116,7 @@ def gguf_file(sizes: Sizes, path: Path) -> None:
     random = np.random.default_rng(0)
 
     def product(name: str, rows: int, depth: int) -> None:
-        blocks = random.integers(0, 256, (rows, depth // _Q4_BLOCK, _Q4_BYTES), np.uint8)
+        blocks = random.integers(0, 256, (rows, depth // Q4_BLOCK, _Q4_BYTES), np.uint8)
         scale = np.float16(0.4 / np.sqrt(depth))
         blocks[..., :2] = np.frombuffer(scale.tobytes(), np.uint8)
         writer.add_tensor(

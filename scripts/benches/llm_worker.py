@@ -15,8 +15,11 @@ import numpy as np
 
 #: The least token that prompts are made of: those before it end a text.
 _FIRST = 2
-Generate = Callable[[list[int], int], tuple[float, list[float]]]
-"""From a prompt and a number of tokens to the ms of the prefill and those of each token."""
+Generate = Callable[[list[int], int], tuple[float, list[float], float | None]]
+"""From a prompt and a number of tokens to what they take.
+
+The ms of the prefill, those of each token, and the processor time of all tokens if it is known.
+"""
 
 
 def genai(path: str, threads: int, _: int) -> Generate:
@@ -29,7 +32,7 @@ def genai(path: str, threads: int, _: int) -> Generate:
         config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
     model = onnxruntime_genai.Model(config)
 
-    def generate(prompt: list[int], tokens: int) -> tuple[float, list[float]]:
+    def generate(prompt: list[int], tokens: int) -> tuple[float, list[float], float | None]:
         parameters = onnxruntime_genai.GeneratorParams(model)
         length = len(prompt) + tokens + 1
         parameters.set_search_options(max_length=length, min_length=length, do_sample=False)
@@ -39,12 +42,12 @@ def genai(path: str, threads: int, _: int) -> Generate:
         generator.append_tokens(prompt)
         generator.generate_next_token()  # genai computes the prompt's logits here at the latest
         prefill = clock() - started
-        elapsed = []
+        elapsed, before = [], time.process_time()
         for _ in range(tokens):
             started = clock()
             generator.generate_next_token()
             elapsed.append(1e3 * (clock() - started))
-        return 1e3 * prefill, elapsed
+        return 1e3 * prefill, elapsed, 1e3 * (time.process_time() - before)
 
     return generate
 
@@ -64,7 +67,7 @@ def llama_cpp(path: str, threads: int, context: int) -> Generate:
     parameters.warmup = False
     server = xllamacpp.Server(parameters)
 
-    def generate(prompt: list[int], tokens: int) -> tuple[float, list[float]]:
+    def generate(prompt: list[int], tokens: int) -> tuple[float, list[float], float | None]:
         request = {
             "prompt": prompt, "n_predict": tokens + 1, "temperature": 0.0, "cache_prompt": False,
             "ignore_eos": True,
@@ -72,7 +75,7 @@ def llama_cpp(path: str, threads: int, context: int) -> Generate:
         found = server.handle_completions(request)
         found = json.loads(found) if isinstance(found, str) else found
         times = found["timings"]
-        return times["prompt_ms"], token_times(times, tokens)
+        return times["prompt_ms"], token_times(times, tokens), None
 
     return generate
 
@@ -108,10 +111,11 @@ def main() -> None:
         asked = json.loads(line)
         prompt = random.integers(_FIRST, asked["words"], asked["prompt"]).tolist()
         began = time.process_time()
-        prefill, times = made(prompt, asked["tokens"])
+        prefill, times, tokens_cpu = made(prompt, asked["tokens"])
         used = 1e3 * (time.process_time() - began)
         answer = {
-            "prefill_ms": prefill, "token_ms": times, "cpu_ms": used, "resident": resident()
+            "prefill_ms": prefill, "token_ms": times, "cpu_ms": used, "tokens_cpu_ms": tokens_cpu,
+            "resident": resident(),
         }  # fmt: skip
         print(json.dumps(answer), flush=True)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from scripts.benches.llm import Row
 from scripts.benches.llm_models import weights_of
+from scripts.benches.llm_rows import Row, merged
 from scripts.benches.llm_worker import token_times
+from scripts.benches.read_bandwidth import reader
 
 
 @pytest.mark.parametrize(("count", "tokens", "wanted"), [(17, 16, [2.0] * 16), (1, 0, [])])
@@ -42,3 +44,25 @@ def test_the_share_of_the_bandwidth() -> None:
     assert row.shares({1: 10e9, 2: 20e9}) == [pytest.approx(0.5)]
     row.threads = 0
     assert row.shares({1: 10e9, 2: 20e9}) == [pytest.approx(0.25)]
+
+
+def test_calls_are_merged() -> None:
+    first, second = (
+        Row("a", "genai", Path("m"), 1, [load], {8: [ms]}, {8: [ms]}, {8: [ms]}, {8: [ms]}, size)
+        for load, ms, size in ((5.0, 2.0, 10), (7.0, 1.0, 20))
+    )
+    other = Row("b", "genai", Path("m"), 0, [1.0])
+    again = [Row.of(json.loads(json.dumps(each.document()))) for each in (first, second, other)]
+    smallest, both = merged(again)
+    assert (smallest.name, both.name) == ("b", "a")
+    assert both.create_ms == [5.0, 7.0]
+    assert both.resident == 20
+    for times in (both.prefill_ms, both.token_ms, both.cpu_ms, both.token_cpu_ms):
+        assert times == {8: [2.0, 1.0]}
+
+
+def test_memory_is_read() -> None:
+    with reader() as memory:
+        rates = memory.rates(2, passes=3)
+    assert len(rates) == 3
+    assert all(1e8 < rate < 1e13 for rate in rates)
