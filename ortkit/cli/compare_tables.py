@@ -22,6 +22,7 @@ def show_comparison(found: Comparison) -> None:
     _show_rows([result.row for result in found.batches[0].rows])
     for batch in found.batches:
         _show_batch(batch)
+    _show_phases(found.batches)
     for note in found.notes:
         show.labelled("note", note)
     machine = found.machine
@@ -37,6 +38,23 @@ def show_comparison(found: Comparison) -> None:
     if machine.warning:
         show.labelled("warning", f"{machine.warning}: the noise is larger than it need be")
     show.line(f"outputs   {found.equality}")
+
+
+def _show_phases(batches: Sequence[BatchResult]) -> None:
+    """Print tokens a second of each row and phase side by side, if a decoder was compared."""
+    named = [(batch.phase.name, batch.rows) for batch in batches if batch.phase is not None]
+    if not named:
+        return
+    rows = [(phase, *map(_tokens_cell, results)) for phase, results in named]
+    columns = ("phase", *(f"row {result.row.number}, tokens/s" for result in named[0][1]))
+    show.table("tokens a second", columns, rows)
+
+
+def _tokens_cell(result: RowResult) -> str:
+    if result.latency is None:
+        return "did not run"
+    rate, gain = number(result.latency.items_per_second), result.speedup
+    return rate if gain is None else f"{rate} ({gain.ratio:.2f} times)"
 
 
 def upgrades(batch: BatchResult) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,18 @@ def test_compare_judges_each_phase(
             "logits": False,
             **{f"present.{n}.{part}": True for n in range(LAYERS) for part in ("key", "value")},
         }
+
+
+def test_compare_has_a_table_of_phases(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    brief = ("--prompt", "8", "--sweep", "past=20", "--rounds", "1", "--processes", "1")
+    assert run(["compare", str(folder), str(folder), *brief]) == 0
+    table = capsys.readouterr().out.partition("\ntokens a second")[2].splitlines()
+    assert [" ".join(each.split()) for each in table if "tokens/s" in each] == [
+        "phase row 1, tokens/s row 2, tokens/s"
+    ]
+    for name in ("prefill of 8", "token after 20"):
+        (found,) = (each for each in table if each.strip().startswith(name))
+        assert re.fullmatch(rf"{name} +[\d,.]+ +[\d,.]+ \([\d.]+ times\)", found.strip())
 
 
 def test_caches_are_written_in_place(folder: Path, tmp_path: Path) -> None:

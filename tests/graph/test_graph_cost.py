@@ -12,6 +12,15 @@ from ortkit.graph.analysis.flops import AFFINE, NORM, SOFTMAX
 
 HEADER = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft": 1, "own": 1]> g '
 
+#: Five new tokens of four heads behind others; two heads of keys and values, of 8.
+GROUPED = (
+    "(float[2,5,32] q, float[2,5,16] k, float[2,5,16] v, float[2,2,{past},8] a,"
+    " float[2,2,{past},8] b, int32[2] last, int32 total) => (float[2,5,32] y,"
+    " float[2,2,{total},8] c, float[2,2,{total},8] d) {{ y, c, d = com.microsoft."
+    "GroupQueryAttention<num_heads=4, kv_num_heads=2, local_window_size={window}>"
+    "(q, k, v, a, b, last, total) }}"
+)
+
 
 def costs(text: str, **sizes: int) -> dict[str, OpCost]:
     model = ir.from_proto(onnx.parser.parse_model(HEADER + text))
@@ -46,6 +55,10 @@ def costs(text: str, **sizes: int) -> dict[str, OpCost]:
         ("(float[2,5,32] q, float[2,6,32] k, float[2,6,32] v) => (float[2,5,32] y)"
          " { y = com.microsoft.MultiHeadAttention<num_heads=4>(q, k, v) }",
          "com.microsoft::MultiHeadAttention", 2 * 4 * 5 * 6 * (2 * 16 + SOFTMAX)),
+        (GROUPED.format(past=7, total=12, window=-1), "com.microsoft::GroupQueryAttention",
+         2 * 5 * 12 * (4 * 32 + 4 * SOFTMAX)),
+        (GROUPED.format(past=7, total=12, window=6), "com.microsoft::GroupQueryAttention",
+         2 * 5 * 6 * (4 * 32 + 4 * SOFTMAX)),
         ("(float[3,4] x, float[4] b) => (float[3,4] y) { y = Add(x, b) }", "Add", 12),
         ("(float[3,4] x) => (float[3,4] y) { y = Softmax(x) }", "Softmax", 12 * SOFTMAX),
         ("(float[3,4] x, float[4] s) => (float[3,4] y) { y = LayerNormalization(x, s) }",
@@ -71,6 +84,11 @@ def test_flops_of_one_operator(text: str, op: str, flops: int) -> None:
         ("(float[100,4] x, int64[2] i) => (float[2,4] y) { y = Gather(x, i) }",
          "Gather", 2 * 4 * 8 + 2 * 8),
         ("(float[3,4] x, int64[1] s) => (float[12] y) { y = Reshape(x, s) }", "Reshape", 0),
+        # Query, keys, values, both caches, three integers, result; then the caches again.
+        (GROUPED.format(past=12, total=12, window=-1), "com.microsoft::GroupQueryAttention",
+         4 * (2 * 5 * (32 + 16 + 16 + 32) + 2 * 2 * 2 * 12 * 8 + 3)),
+        (GROUPED.format(past=7, total=12, window=-1), "com.microsoft::GroupQueryAttention",
+         4 * (2 * 5 * (32 + 16 + 16 + 32) + 2 * 2 * 2 * (7 + 12) * 8 + 3)),
     ],
 )  # fmt: skip
 def test_bytes_of_one_operator(text: str, op: str, moved: int) -> None:

@@ -26,6 +26,9 @@ from ortkit.operators import where
 
 #: What a size is taken to be when nobody gave it.
 ASSUMED = 1
+#: Inputs with the caches before to outputs with them. ONNX Runtime writes new rows into the memory
+#: of the first where they have the size of the second.
+_CACHES = {("com.microsoft", "GroupQueryAttention"): {3: 1, 4: 2}}
 #: Sums of more different terms than this are not written as a formula.
 _TERMS = 12
 
@@ -126,12 +129,30 @@ def node_bytes(node: ir.Node, shapes: KnownShapes) -> Size:
     """
     if node.op_type in _VIEWS and node.domain in ("", "ai.onnx"):
         return 0
-    written = _sum(value_bytes(value, shapes) for value in node.outputs if value.name)
+    kept = _written_in_place(node, shapes)
+    written = _sum(
+        value_bytes(value, shapes) for value in node.outputs if value.name and value not in kept
+    )
     if node.op_type in _SLICING and node.domain in ("", "ai.onnx"):
         rest = (value for value in node.inputs[1:] if value is not None)
         return _sum((multiply(2, written), *(value_bytes(value, shapes) for value in rest)))
     read = (value for value in node.inputs if value is not None)
     return _sum((written, *(value_bytes(value, shapes) for value in read)))
+
+
+def _written_in_place(node: ir.Node, shapes: KnownShapes) -> list[ir.Value]:
+    """Return the outputs that are caches of which only new rows are written, a token's or few."""
+    pairs = _CACHES.get((node.domain, node.op_type), {})
+    found = [
+        (node.inputs[before], node.outputs[after])
+        for before, after in pairs.items()
+        if before < len(node.inputs) and after < len(node.outputs)
+    ]
+    return [
+        after
+        for before, after in found
+        if before is not None and shapes.shape(before) == shapes.shape(after) is not None
+    ]
 
 
 def value_bytes(value: ir.Value, shapes: KnownShapes) -> Size:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.graph.symbolic.dims import Size, add, multiply, product
+from ortkit.graph.symbolic.dims import Size, add, minimum, multiply, product
 
 SOFTMAX, NORM, AFFINE = 5, 8, 2
 
@@ -217,6 +217,22 @@ def _multi_head(call: Operands) -> Size:
     return add(product((2, points, width)), product((SOFTMAX, heads, points)))
 
 
+def _grouped_query(call: Operands) -> Size:
+    """`com.microsoft`: query [batch, new, hidden], caches [batch, groups, tokens, width].
+
+    The query may have keys and values behind it. A token sees all rows of the cache; with a
+    window, at most those of the window.
+    """
+    result, cache = call.result(), call.result(1)
+    window = call.integer("local_window_size", -1)
+    keys = minimum(cache[2], window) if window > 0 else cache[2]
+    points = product((result[0], result[1], keys))
+    heads = call.integer("num_heads", 0)
+    if heads <= 0:
+        raise UnknownCostError
+    return add(product((4, points, result[2])), product((SOFTMAX, heads, points)))
+
+
 _NO_ARITHMETIC = (
     "Cast CastLike Compress Concat ConcatFromSequence Constant ConstantOfShape DepthToSpace "
     "Expand EyeLike Flatten Gather GatherElements GatherND Identity If Loop NonZero OneHot "
@@ -284,4 +300,5 @@ _RULES: Mapping[str, FlopRule] = {
     "com.microsoft::FusedConv": _conv_with_bias,
     "com.microsoft::Attention": _packed_attention,
     "com.microsoft::MultiHeadAttention": _multi_head,
+    "com.microsoft::GroupQueryAttention": _grouped_query,
 }
