@@ -61,6 +61,9 @@ def _is_taken(point: object, report: PrecisionReport) -> bool:
 
 def _summary(report: PrecisionReport) -> str:
     text = f"precision {report.lowered} of {len(report.nodes)} products in {report.precision}"
+    rounded = sum(node.lowered and node.form == "bf16" for node in report.nodes)
+    if rounded and report.precision != "bf16":
+        text += f", {rounded} of them in bf16"
     if report.error is None:
         return text
     return f"{text}; error {report.error:.2e} of {report.max_error:g} allowed, on {report.data}"

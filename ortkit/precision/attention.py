@@ -3,10 +3,11 @@
 Before:
     y = Attention(q, k, v, mask)
 After:
-    y = Attention(widened(q16), widened(k16), widened(v16), mask)
+    y = widened(rounded(Attention(widened(q16), widened(k16), widened(v16), mask)))
 
 q16 is q rounded, which the product before it does where there is one. ONNX Runtime's attention
 then computes in float32; our kernel multiplies in bfloat16 and rounds the weights of values too.
+So its result is no better than bfloat16, and is rounded, here or by all that read it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_t
 from ortkit.precision.building import Builder
 from ortkit.precision.packed import rounded_once, widened
 from ortkit.precision.products import Product
+from ortkit.precision.unfused import ATTENTION
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
 
@@ -118,4 +120,19 @@ class RoundedAttention:
             if source not in wide:
                 wide[source] = widened(build, rounded_once(build, source), f"{key}/operand")
             operands[index] = wide[source]
-        return build.again(node, operands, f"{key}/bf16")
+        made = build.again(node, operands, f"{key}{ATTENTION}")
+        if _is_rounded_behind(node.outputs[0]):
+            return made
+        return widened(build, rounded_once(build, made), f"{key}/wide")
+
+
+def _is_rounded_behind(value: ir.Value) -> bool:
+    """Say whether all that reads a value rounds it to bfloat16."""
+    return (
+        bool(value.uses())
+        and not value.is_graph_output()
+        and all(
+            use.node.op_type == "Cast" and use.node.attributes["to"].as_int() == _BF16
+            for use in value.uses()
+        )
+    )

@@ -22,7 +22,7 @@ class Trial:
     harm: float
     """The error of the outputs when it alone takes its form."""
     saved_us: float | None
-    """What that saves; None if it was not timed."""
+    """What that saves; None if it was not timed, and then it counts like the mean of others."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Point:
     lowered: int
     error: float
     saved_us: float | None
+    """Of those that were timed; None if none was."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,13 @@ def order_of(trials: Sequence[Trial]) -> tuple[int, ...]:
     Errors add up like the sides of right-angled triangles, so it is squares that are weighed.
     """
     gaining = [i for i, one in enumerate(trials) if one.saved_us is None or one.saved_us > 0]
+    timed = [one.saved_us for one in trials if one.saved_us is not None and one.saved_us > 0]
+    usual = sum(timed) / len(timed) if timed else 1.0
 
     def price(index: int) -> float:
         one = trials[index]
         harm = max(one.harm, _LEAST_HARM) if math.isfinite(one.harm) else math.inf
-        return harm * harm / (1.0 if one.saved_us is None else one.saved_us)
+        return harm * harm / (usual if one.saved_us is None else one.saved_us)
 
     return tuple(sorted(gaining, key=price))
 
@@ -120,4 +123,4 @@ def _flags(lowered: Sequence[int], count: int) -> tuple[bool, ...]:
 def _saved(lowered: Sequence[int], trials: Sequence[Trial]) -> float | None:
     saved = [trials[index].saved_us for index in lowered]
     known = [one for one in saved if one is not None]
-    return sum(known) if len(known) == len(saved) else None
+    return sum(known) if known or not saved else None

@@ -43,6 +43,8 @@ _WORST_OWN_ERROR = 0.5
 FITTED = 8
 #: Seconds that the harm of single products may take; then products are tried several at once.
 _HARM_SECONDS = 120.0
+#: Lowerings whose attention is computed in bfloat16, on processors with AMX.
+ATTENTION_PRECISIONS = frozenset({"bf16", "int8"})
 
 
 class Chooser:
@@ -139,7 +141,9 @@ class Chooser:
 
     def _of_attention(self, model: ir.Model, shapes: Shapes) -> list[Form]:
         found: list[Form] = []
-        for product in find_attention(model, shapes) if self.asked.precision == "bf16" else ():
+        if self.asked.precision not in ATTENTION_PRECISIONS:
+            return found
+        for product in find_attention(model, shapes):
             if reason := attention_refusal(product, shapes, self.asked.level):
                 self._miss(product, reason)
             else:
@@ -204,7 +208,9 @@ class Chooser:
         harms = self._harms(count)
         measured = []
         for index, (form, error) in enumerate(forms):
-            gain = None if gains is None else gains[index]
+            # Trials compute attention in float32: its kernel is not timed.
+            is_timed = gains is not None and not isinstance(form, RoundedAttention)
+            gain = gains[index] if gains is not None and is_timed else None
             measured.append(Measured(form, error, harms[index], gain))
         return measured
 

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ortkit.errors import CheckError
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.precision.attention import find_attention
+from ortkit.precision.attention import RoundedAttention, find_attention
 from ortkit.precision.budget import without_next
 from ortkit.precision.building import Builder
 from ortkit.precision.calibrate import Method
@@ -29,7 +29,7 @@ from ortkit.precision.candidates import Asked, Chosen, Measured
 from ortkit.precision.choosing import Chooser
 from ortkit.precision.conv1d import widen_lines
 from ortkit.precision.data import Data, gather
-from ortkit.precision.forms import Form
+from ortkit.precision.forms import Form, RoundedBf16
 from ortkit.precision.insert import lower_products
 from ortkit.precision.processor import bf16_refusal, weight_bits
 from ortkit.precision.products import PASS, Product, find_products
@@ -52,6 +52,8 @@ from ortkit.verify.inputs.feeds import Feeds, Value
 MAX_ERROR: Mapping[str, float] = {"bf16": 0.02, "fp8": 0.1, "int8": 0.05, "int4": 0.35}
 #: Operators for which the default domain must be this new: scales by channel.
 _OPSET = 13
+#: Forms that are computed in bfloat16 by kernels of ours alone.
+_ROUNDED = (RoundedBf16, RoundedAttention)
 
 
 @dataclass(frozen=True)
@@ -217,14 +219,13 @@ class CpuLowering:
         return largest_error(self.outputs)
 
     def return_unfused(self, model: ir.Model) -> bool:
-        """Return products to float32 that became no kernel of ours.
+        """Return what is in bfloat16 to float32 where it became no kernel of ours.
 
         Returns:
             Whether there were any.
         """
-        if self.request.precision != "bf16":
-            return False
-        found = left_over(model, self._lowered())
+        keys = {key for key, form in self._lowered().items() if isinstance(form, _ROUNDED)}
+        found = left_over(model, keys)
         self.returned |= dict.fromkeys(found, "no kernel of ours computes it where it stands")
         return bool(found)
 

@@ -52,6 +52,17 @@ def test_what_is_no_faster_is_not_lowered() -> None:
     assert order_of(trials) == (1,)
 
 
+def test_what_is_not_timed_counts_like_the_mean_of_others() -> None:
+    trials = [Trial(0.02, 100.0), Trial(0.02, None), Trial(0.02, 300.0), Trial(0.0, -1.0)]
+    assert order_of(trials) == (2, 1, 0)
+
+
+def test_the_curve_sums_what_was_timed() -> None:
+    trials = [Trial(0.01, 100.0), Trial(0.01, None)]
+    found = choose(trials, 0.05, measure([0.01, 0.01]))
+    assert found.curve[-1].saved_us == 100.0
+
+
 @pytest.mark.parametrize("count", [40, 100])
 def test_many_products_are_searched_in_two_measurements(count: int) -> None:
     harms = [0.001 * (index + 1) for index in range(count)]
