@@ -40,8 +40,8 @@ def test_an_expression_in_a_declared_size_is_understood() -> None:
     assert shapes.same_shape(values(model)["m"], values(model)["y"])
 
 
-@pytest.mark.parametrize("dim", [-1, "-1"])
-def test_a_negative_declared_size_says_nothing(dim: int | str) -> None:
+@pytest.mark.parametrize("dim", [-1, "-1", "1", "3", "1 + 2"])
+def test_a_negative_size_and_a_name_that_is_a_number_say_nothing(dim: int | str) -> None:
     model = parse("y = Identity(x)", "float[a] x")
     declare(model.graph.inputs[0], [dim])
     assert text(Shapes.infer(model).shape(values(model)["y"])) == "?"

@@ -283,3 +283,20 @@ def test_products_of_sizes_are_told_from_inputs(size: int, cache: Path) -> None:
     x = np.random.default_rng(1).standard_normal((size, 4, 64), np.float32)
     errors = worst_error(model, found.plan, found.library, {"x": x})
     assert max(errors.values()) < 16 * EPSILON
+
+
+@pytest.mark.parametrize("names", [("b", "n m"), ("b", "n+1"), ("a b", "c d")])
+def test_rows_without_a_name_before_a_reshape_whose_sizes_are_data(
+    names: tuple[str, str],
+) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[b, n, 512] x, int64[2] s) => (float[rows, 512] y) <float[rows, 512] r>
+    { r = Reshape (x, s)  m = MatMul (r, w)  y = Sigmoid (m) }"""
+    model = onnx.parser.parse_model(text)
+    for dim, name in zip(model.graph.input[0].type.tensor_type.shape.dim, names, strict=False):
+        dim.dim_param = name
+    weight = np.ones((512, 512), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    found = plan(ir.from_proto(model), Target(), 3)
+    claimed = {node.op_type for claim in found.claims for node in claim.nodes}
+    assert claimed == {"MatMul", "Sigmoid"}

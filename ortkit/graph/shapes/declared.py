@@ -15,11 +15,14 @@ SIZE_LIMIT = 2**62
 
 
 def declared_size(dim: int | ir.SymbolicDim) -> Size | None:
-    """Return what a `dim` field says, None for nothing or a negative number."""
+    """Return what a `dim` field says, None for nothing or a negative number.
+
+    A name that is written as a number says nothing: ONNX Runtime takes any size for it.
+    """
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     size = parse_size(dim.value) if dim.value else None
-    return None if isinstance(size, int) and size < 0 else size
+    return None if isinstance(size, int) else size
 
 
 def names_of_inputs(model: ir.Model) -> frozenset[str]:

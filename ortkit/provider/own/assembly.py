@@ -108,8 +108,7 @@ class Assembler:
                 draft.enter(value)
             else:
                 draft.hold(value, spec)
-        draft.add_part(one)
-        return draft.assembled(one.region.outputs, one)
+        return draft.add_part(one) or draft.assembled(one.region.outputs, one)
 
     @refusals
     def assemble(
@@ -213,5 +212,4 @@ class Assembler:
         for value in one.region.inputs:
             if refused := self._need(draft, value):
                 return refused
-        draft.add_part(one)
-        return None
+        return draft.add_part(one)

@@ -83,7 +83,8 @@ class _Chained:
         made = [ir.Value(name=spec.name) for spec in signature.outputs]
         for value, spec in zip(made, signature.outputs, strict=True):
             builder.add(value, spec)
-        builder.compute(signature, read, made)
+        if refused := builder.compute(signature, read, made):
+            return refused
         self._nhwc[block.output] = made[0]
         if block.pooled:
             self._means[block.output] = made[1]
@@ -115,5 +116,4 @@ class _Chained:
         opset = max(self._scope.opset(), _LEAST_OPSET)
         signature = signature_of("transpose", [node], opset, {"x": source}, {"y": made})
         self._builder.add(result, made)
-        self._builder.compute(signature, [value], [result])
-        return self._accepts(signature)
+        return self._builder.compute(signature, [value], [result]) or self._accepts(signature)

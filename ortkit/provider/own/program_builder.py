@@ -122,14 +122,20 @@ class ProgramBuilder:
 
     def compute(
         self, signature: RegionSignature, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
-    ) -> None:
-        """Add a kernel; it may see rows along one axis where a value has several."""
+    ) -> Refused | None:
+        """Add a kernel; it may see rows along one axis where a value has several.
+
+        Returns:
+            Why the kernel cannot be added, None if it was.
+        """
         read, rows = list[int](), None
         for value, spec in zip(inputs, signature.inputs, strict=True):
             own = self.spec(value)
             if len(own.shape) != len(spec.shape):
                 rows = joined_rows(own.shape[:-1])
-                assert rows is not None, "the kernel's rows have a name"
+                # Where a Reshape's sizes are data, only its result has a count with a name.
+                if rows is None:
+                    return Refused(f"the rows of {value.name!r} have no name")
                 seen = ir.Value(name=spec.name)
                 place = self.add(seen, replace(spec, shape=(rows, *spec.shape[1:])))
                 self.views[place] = self.tensors[value]
@@ -144,12 +150,15 @@ class ProgramBuilder:
             made.append(self.add(seen, replace(spec, shape=(rows, *spec.shape[1:]))))
             self.view(value, seen)
         self.steps.append(Step(signature, tuple(read), tuple(made)))
+        return None
 
-    def add_part(self, one: Candidate) -> None:
-        """Add the kernel of a region."""
+    def add_part(self, one: Candidate) -> Refused | None:
+        """Add the kernel of a region; returns why that cannot be, None if it was added."""
         assert one.signature is not None, "a region that is taken"
-        self.compute(one.signature, one.region.inputs, one.region.outputs)
-        self.parts.append(one)
+        refused = self.compute(one.signature, one.region.inputs, one.region.outputs)
+        if refused is None:
+            self.parts.append(one)
+        return refused
 
     def spec(self, value: ir.Value) -> TensorSpec:
         """Return the type and sizes of a value that a kernel reads or makes."""

@@ -85,8 +85,9 @@ def sizes_of(value: ir.Value) -> tuple[Size, ...]:
 def _size(dim: int | ir.SymbolicDim, axis: int, rank: int, name: str) -> Size:
     if isinstance(dim, int):
         return dim
-    if dim.value:
-        return parse_size(dim.value)
+    size = parse_size(dim.value) if dim.value else 0
+    if isinstance(size, Dim):  # a name that is written as a number says nothing
+        return size
     if axis == 0:
         return Dim.named(f"{UNNAMED}batch")
     return Dim.named(f"{UNNAMED}axis{axis}of{rank}{_OF_INPUT}{name}")
