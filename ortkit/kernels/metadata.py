@@ -13,6 +13,8 @@ EMBEDDED_KEY = "ortkit.library.data"
 LIBRARY_TARGET_KEY = "ortkit.library.target"
 #: Options that sessions give the CUDA provider, `name=value` separated by commas.
 CUDA_OPTIONS_KEY = "ortkit.cuda.options"
+#: Values that hold the indices of tokens that are no padding, as JSON: each of a NonZero.
+TOKENS_KEY = "ortkit.padding.tokens"
 #: The version of ortkit that optimized the model.
 MADE_BY_KEY = "ortkit.version"
 LIBRARY_SUFFIX = ".ops.so"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
@@ -16,7 +17,7 @@ from ortkit.errors import KernelError, MissingDependencyError
 from ortkit.fusion.regions.report import RegionReport
 from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.io.convert import paused_collector
-from ortkit.kernels.metadata import LIBRARY_SUFFIX
+from ortkit.kernels.metadata import LIBRARY_SUFFIX, TOKENS_KEY
 from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.optimization.kernels import compile_kernels
@@ -153,9 +154,12 @@ class Candidates:
         if options.skips_padding:
             with stage("padding"):
                 skip = padding_pipeline().without(self.failed)
+                found_before = set(_nonzero(model))
                 result = skip.run(model, passes, instruments=options.instruments, after=result)
                 if any(hit.pass_name == SkipPadding.name for hit in result.log.hits):
                     model.metadata_props[SKIPPED_KEY] = "yes"
+                    tokens = [name for name in _nonzero(model) if name not in found_before]
+                    model.metadata_props[TOKENS_KEY] = json.dumps(tokens)
         with stage("kernels"):
             regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
         emitted = frozenset(
@@ -222,3 +226,8 @@ def _names(model: ir.Model) -> frozenset[str]:
     nodes = chain(model.graph.all_nodes(), inner)
     found = {name for node in nodes for name in (node.name, *(v.name for v in node.outputs))}
     return frozenset(filter(None, found))
+
+
+def _nonzero(model: ir.Model) -> list[str]:
+    """Return what finds the indices of tokens: the outputs of each NonZero."""
+    return [node.outputs[0].name or "" for node in model.graph if node.op_type == "NonZero"]

@@ -25,6 +25,7 @@ from ortkit.runtime.cuda_graphs import BoundGraph, CapturedRuns
 from ortkit.runtime.feeds import FeedReader, Given, shape_of
 from ortkit.runtime.memory_devices import GPU, HOST, SessionDevices
 from ortkit.runtime.options import explained
+from ortkit.runtime.packed_graphs import PackedBound, PackedRuns
 from ortkit.runtime.sharing import as_array, device_of, is_on_host, wait_for_writers
 from ortkit.runtime.specs import ONNX_CODES, TensorSpec
 
@@ -47,7 +48,7 @@ class Binding:
         outputs: Mapping[str, Value],
         names: Sequence[str],
         devices: SessionDevices,
-        graph: BoundGraph | None,
+        graph: BoundGraph | PackedBound | None,
     ) -> None:
         """Take what `Session.bind` has made; outputs that are missing change with each run."""
         self.inputs = dict(inputs)
@@ -92,7 +93,7 @@ class Binding:
             raise explained(error) from error
         return self.outputs if self._open else self._outputs
 
-    def _replayed(self, graph: BoundGraph, options: Any) -> Mapping[str, Value]:
+    def _replayed(self, graph: BoundGraph | PackedBound, options: Any) -> Mapping[str, Value]:
         if self._is_closed:
             raise UserError("the binding is closed", fix="bind again")
         if graph.is_stale:
@@ -169,7 +170,7 @@ def bind(
     given_inputs: Given,
     outputs: Mapping[str, object] | Sequence[str] | None,
     devices: SessionDevices,
-    graphs: CapturedRuns | None = None,
+    graphs: CapturedRuns | PackedRuns | None = None,
     share: Mapping[str, str] | None = None,
 ) -> Binding:
     """Make a binding; the arguments are those of `Session.bind`."""
@@ -204,13 +205,15 @@ def bind(
             check_output(known[name], fixed[name], sizes)
         elif (value := output_memory(ort, known[name], sizes, devices)) is not None:
             fixed[name] = value
+    values = {name: as_ortvalue(ort, value) for name, value in bound.items()}
     graph = None
     if graphs is not None:
         _check_graph(bound, fixed, devices)
-        graph = graphs.bound({name: bound[name] for name in bound if name in devices.on_host})
+        host = {name: bound[name] for name in bound if name in devices.on_host}
+        graph = graphs.bound(host, values)
     io = session.io_binding()
-    for name, value in bound.items():
-        io.bind_ortvalue_input(name, as_ortvalue(ort, value))
+    for name, value in values.items():
+        io.bind_ortvalue_input(name, value)
     for name in names:
         if name in fixed:
             io.bind_ortvalue_output(name, as_ortvalue(ort, fixed[name]))

@@ -104,11 +104,12 @@ class CapturedRuns:
                     for name in names
                 }
 
-    def bound(self, host: Mapping[str, Array]) -> BoundGraph:
+    def bound(self, host: Mapping[str, Array], inputs: Mapping[str, Any]) -> BoundGraph:  # noqa: ARG002
         """Return the graph of a binding with memory of its own; its first run captures.
 
         Args:
             host: The bound inputs that the host reads.
+            inputs: All bound inputs, as OrtValues; a graph reads them where they are.
 
         Raises:
             UserError: They are too large to be watched.

@@ -15,6 +15,7 @@ from ortkit.runtime.layout_advice import advised
 from ortkit.runtime.libraries import fused_ops
 from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.options import explained, session_options
+from ortkit.runtime.packed_model import PackedModel, packed_model
 from ortkit.runtime.placement import providers_text, read_placement
 from ortkit.runtime.python_ops import Failures, with_python_ops
 from ortkit.runtime.python_slots import python_library
@@ -51,6 +52,10 @@ class Loaded:
     outputs: tuple[TensorSpec, ...]
     failures: Failures | None = None
     """What ops that are defined in Python raise, if the model has some."""
+    packed: PackedModel | None = None
+    """What stands for a model without padding in CUDA graphs."""
+    counter: Any = None
+    """Its `onnxruntime.InferenceSession` that counts tokens."""
 
 
 def load(
@@ -80,6 +85,10 @@ def load(
     runs_bodies = bool(missing_ops(options, fused_ops(source.header)))
     source, failures, libraries = _with_python_ops(options, source, scratch, libraries)
     said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
+    packed, counter = None, None
+    if settings.cuda_graph and (packed := packed_model(source, scratch)) is not None:
+        counter = _create(loadable(packed.counter, scratch), options, wanted, ort)
+        source = loadable(packed.path, scratch)
     session = _create(source, options, wanted, ort)
     if failures is not None:
         failures.belong_to(session)
@@ -96,7 +105,7 @@ def load(
         notes.extend(_placement_notes(session, got, fallback=settings.fallback))
     return Loaded(
         session, got, libraries, runs_bodies, tuple(notes),
-        specs_of(session.get_inputs()), specs_of(session.get_outputs()), failures,
+        specs_of(session.get_inputs()), specs_of(session.get_outputs()), failures, packed, counter,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from ortkit.runtime.loading import load
 from ortkit.runtime.memory_devices import HOST, devices_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.ort import import_onnxruntime
+from ortkit.runtime.packed_graphs import PackedRuns, graphs_of
 from ortkit.runtime.placement import Placed, read_placement
 from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, SessionTarget
 from ortkit.runtime.shared_caches import check_shared
@@ -134,7 +135,7 @@ class Session:
         self._model = model
         self._scratch: TemporaryFolder | None = None
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._graphs: CapturedRuns | None = None
+        self._graphs: CapturedRuns | PackedRuns | None = None
         self._lock = threading.Lock()
         self._known: set[object] = set()
         try:
@@ -150,7 +151,9 @@ class Session:
         self.libraries = loaded.libraries
         self.runs_bodies = loaded.runs_bodies
         self.notes = loaded.notes
-        self.inputs, self.outputs = loaded.inputs, loaded.outputs
+        hidden = () if loaded.packed is None else loaded.packed.slots
+        self.inputs = tuple(spec for spec in loaded.inputs if spec.name not in hidden)
+        self.outputs = loaded.outputs
         self._devices = devices_of(loaded.session)
         self._reader = FeedReader(
             self.inputs,
@@ -168,9 +171,7 @@ class Session:
         # bfloat16 and the like: ONNX Runtime's Python binding gives them back as OrtValues only.
         self._is_plain = not any(spec.onnx_code for spec in (*self.inputs, *self.outputs))
         if self.settings.cuda_graph:
-            self._graphs = CapturedRuns(
-                self._ort, loaded.session, self.inputs, self.outputs, self._devices
-            )
+            self._graphs = graphs_of(self._ort, loaded, self._devices)
 
     # ---- running -----------------------------------------------------------------------
 

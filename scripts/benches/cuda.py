@@ -3,13 +3,14 @@
 Models are exported here by torch in float16, for each batch (`--batch`) or with sizes by name
 (`--sizes`), and given to `ortkit optimize` as they are. All ways of running one are interleaved,
 up to fifteen runs each; inputs and outputs lie on the device. Times are the host's until the
-device is done. "plain" is an `InferenceSession` with the CUDA provider, "torch.compile" the
-fastest of its modes on the host, compiled for the one size. `--prepare` times these on the device
-first: then the fastest there is measured. Rates are the model's operations over
-the device's time. With `--into` each row is written as soon as it is measured. What the file has
-is not measured again, so that a run of many rows may be cut in parts. With `--gate` commands
-for a row each prepare side by side, wait until the file `go` is in that folder, and then measure
-one after the other.
+device is done. "plain" is an `InferenceSession` with the CUDA provider. "torch.compile" is the
+fastest of its modes, compiled for the one size: each is timed on the device in a process of its
+own first, with a limit of time. Rates are the model's operations over the device's time.
+
+With `--into` each row is written as soon as it is measured. What the file has is not measured
+again, so that a run of many rows may be cut in parts. With `--gate` commands for a row each
+prepare side by side, wait until the file `go` is in that folder, and then measure one after the
+other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -36,11 +36,13 @@ import ortkit
 from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
-from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from scripts.benches import output
 from scripts.benches.cuda_kernels import lines, measure_kernels
+from scripts.benches.cuda_kernels_of import kernels_of
 from scripts.benches.cuda_limits import measure_limit
 from scripts.benches.cuda_models import Architecture, architecture, names, title
+from scripts.benches.cuda_modes import best_of, time_modes
+from scripts.benches.cuda_modes import lines as mode_lines
 from scripts.benches.cuda_nbits import lines as nbits_lines
 from scripts.benches.cuda_nbits import measure_nbits
 from scripts.benches.cuda_padding import lines as padding_lines
@@ -97,7 +99,7 @@ def main() -> int:
             output.table("one of six products in a CUDA graph, µs (median)", *nbits_lines(rows))
         if options.parts in {"all", "padding"}:
             with _alone(options.gate):
-                rows = measure_padding(folder, options, _kernels_of)
+                rows = measure_padding(folder, options, kernels_of)
             results["padding"] = rows
             output.table("ms (median)", *padding_lines(rows))
     where = options.into or output.write(results, options.output, "cuda")
@@ -166,11 +168,18 @@ def _prepare(one: Architecture, folder: Path, options: argparse.Namespace) -> No
     Each of torch's ways is timed on the device, which work of others beside it changes little.
     """
     _exported(one, folder, options)
-    elapsed = {
-        mode: _kernels_of(compiled(one, mode))["microseconds"] for mode in _modes(one, options)
-    }
-    if elapsed:
-        _stem(one, folder).with_suffix(".modes.json").write_text(json.dumps(elapsed), "utf-8")
+    _timed_modes(one, folder, options)
+
+
+def _timed_modes(one: Architecture, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what each of torch's ways takes; those in `folder` if there."""
+    path = _stem(one, folder).with_suffix(".modes.json")
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    left = [mode for mode in _modes(one, options) if mode not in found]
+    if left:
+        found |= time_modes(one, left, options.mode_seconds)
+        path.write_text(json.dumps(found), encoding="utf-8")
+    return found
 
 
 def _stem(one: Architecture, folder: Path) -> Path:
@@ -238,23 +247,22 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
         if not one.is_dynamic:
             calls["torch"] = synchronized(lambda: one.module(one.example))
         started = time.perf_counter()
-        chosen, noted = _modes(one, options), _stem(one, folder).with_suffix(".modes.json")
-        if chosen and noted.exists():
-            row["torch modes: device"] = spent = json.loads(noted.read_text("utf-8"))
-            chosen = [min(spent, key=spent.__getitem__)]
-        by_torch = {f"torch: {name}": compiled(one, name) for name in chosen}
+        row["torch modes"] = spent = _timed_modes(one, folder, options)
+        best = best_of(spent)
+        by_torch = {} if best is None else {f"torch: {best}": compiled(one, best)}
         row["compile_s"] = time.perf_counter() - started
         stack.enter_context(_alone(options.gate))
         ways = calls | by_torch
         each = {name: _runs_of_turn(call) for name, call in ways.items()}
         row["milliseconds"] = elapsed = take_turns(ways, options.rounds, each=each)
         if by_torch:
-            row["torch mode"] = best = min(by_torch, key=lambda name: median(elapsed[name]))
-            elapsed["torch.compile"], calls["torch.compile"] = elapsed[best], by_torch[best]
+            ((name, call),) = by_torch.items()
+            row["torch mode"] = name
+            elapsed["torch.compile"], calls["torch.compile"] = elapsed[name], call
         output.say(", ".join(f"{name} {median(each):.3f}" for name, each in elapsed.items()))
         row["errors"] = errors
         for name in ("plain graph", "ortkit graph", *(["torch.compile"] if by_torch else [])):
-            row[f"{name}: device"] = _kernels_of(calls[name])
+            row[f"{name}: device"] = kernels_of(calls[name])
         if not one.is_dynamic and not one.is_net:
             row["products: device"] = measure_limit(open_model(path), one.sizes)
     return row
@@ -357,25 +365,6 @@ def wrong(errors: Mapping[str, float]) -> str:
     return ", ".join(f"{name} is off by {errors[name]:.1e} of the norm" for name in off)
 
 
-def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, Any]:
-    """Say which kernels a run takes its time in: microseconds and launches, largest first."""
-    with CudaActivity() as activity:
-        for _ in range(rounds):
-            run()
-    elapsed: dict[str, float] = defaultdict(float)
-    launched: Counter[str] = Counter()
-    for event in activity.events(0):
-        elapsed[event.name] += event.duration_us
-        launched[event.name] += 1
-    return {
-        "microseconds": sum(elapsed.values()) / rounds,
-        "kernels": [
-            [name[:160], elapsed[name] / rounds, launched[name] / rounds]
-            for name in sorted(elapsed, key=lambda name: -elapsed[name])[:40]
-        ],
-    }
-
-
 def _print_models(found: list[dict[str, Any]], device: str) -> None:
     """Print the times of the host, and those of the device with rates.
 
@@ -433,6 +422,8 @@ def _print_models(found: list[dict[str, Any]], device: str) -> None:
         *(f"{name}, TFLOP/s" for name in _PARTS), *(f"{name}, % of peak" for name in _PARTS),
     ]  # fmt: skip
     output.table("models in float16", header, devices)
+    if any(row.get("torch modes") for row in found):
+        output.table("each way in a process of its own", *mode_lines(found))
 
 
 def _sizes(text: str) -> list[int]:
@@ -460,6 +451,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"of torch.compile: {', '.join(MODES)}; all of them by default",
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument(
+        "--mode-seconds", type=float, default=300.0,
+        help="after these one mode of torch.compile is given up",
+    )  # fmt: skip
     parser.add_argument(
         "--no-verify", dest="verify", action="store_false",
         help="what runs on a CPU takes long in large batches; errors are measured in any case",

@@ -52,7 +52,7 @@ def prepare_padding(folder: Path, arch: str) -> dict[str, Path]:
 def measure_padding(
     folder: Path, options: argparse.Namespace, kernels_of: Measure
 ) -> list[dict[str, Any]]:
-    """Measure both ways; padded runs are CUDA graphs, packed ones read their number of tokens."""
+    """Measure both ways, in CUDA graphs; that of packed runs is one for their number of tokens."""
     import torch
 
     files = prepare_padding(folder, options.arch)
@@ -64,8 +64,7 @@ def measure_padding(
         feeds = {"x": ids, "mask": mask}
         calls, found = dict[str, Callable[[], object]](), dict[str, Any]()
         sessions = [
-            ortkit.Session(files[way], "cuda", cuda_graph=way == "padded", kernels="require")
-            for way in _WAYS
+            ortkit.Session(files[way], "cuda", cuda_graph=True, kernels="require") for way in _WAYS
         ]
         for way, session in zip(_WAYS, sessions, strict=True):
             bound = session.bind(feeds)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from scripts.benches import cuda_modes
 from scripts.benches.cuda import _export, _print_models, wrong
 from scripts.benches.cuda_limits import Product, products_of
 from scripts.benches.cuda_models import names
@@ -84,3 +88,39 @@ def test_products_in_four_bits() -> None:
     _, ((_, _, _, _, gain, rate, _),) = nbits_lines([row])
     assert gain == pytest.approx(1.5)
     assert rate == pytest.approx((64 * 16 // 2 + 2 * 32) / 2000)
+
+
+class _Ended:
+    """What a mode's process has written, or how it failed."""
+
+    def __init__(self, microseconds: float | None) -> None:
+        self.microseconds = microseconds
+        self.returncode, self.stderr = int(microseconds is None), "a\nb: no such kernel\n"
+
+
+def test_each_mode_of_torch_is_timed_and_the_fastest_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: dict[str, float | None] = {"freezing": 7.0, "max-autotune": 5.0, "channels last": None}
+
+    def run(command: list[str], *, timeout: float, **_: object) -> _Ended:
+        *_, mode, path = command
+        if mode not in known:
+            raise subprocess.TimeoutExpired(command, timeout)
+        ended = _Ended(known[mode])
+        if ended.microseconds is not None:
+            Path(path).write_text(json.dumps({"microseconds": ended.microseconds}), "utf-8")
+        return ended
+
+    monkeypatch.setattr("scripts.benches.cuda_modes.subprocess.run", run)
+    one = SimpleNamespace(name="net", example=[0])
+    found = cuda_modes.time_modes(one, [*known, "reduce-overhead"], 3)  # type: ignore[arg-type]
+    assert cuda_modes.best_of(found) == "max-autotune"
+    assert found["channels last"] == {"failed": "b: no such kernel"}
+    assert found["reduce-overhead"] == {"failed": "not ready in 3 s"}
+    row = {"model": "net", "batch": 1, "torch modes": found}
+    said = {line[2]: (line[3], line[5]) for line in cuda_modes.lines([row])[1]}
+    assert said["max-autotune"] == (0.005, "fastest")
+    assert said["freezing"] == (0.007, "")
+    assert said["channels last"] == (None, "b: no such kernel")
+    assert cuda_modes.best_of({"freezing": {"failed": "x"}}) is None

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
 #: Of the device.
 MEMORY_BYTES = 1 << 20
@@ -42,6 +43,9 @@ class OrtValue:
 
     def shape(self) -> list[int]:
         return list(self.array.shape)
+
+    def is_tensor(self) -> bool:
+        return True
 
     def data_type(self) -> str:
         names = {"float32": "float"}
@@ -123,3 +127,42 @@ def runtime() -> ModuleType:
     module.OrtValue = OrtValue  # type: ignore[attr-defined]
     module.RunOptions = RunOptions  # type: ignore[attr-defined]
     return module
+
+
+class ModelSession(Session):
+    """Computes what a model does, on the CPU; a graph keeps the memory of its capture."""
+
+    def __init__(self, model: bytes | str) -> None:
+        super().__init__()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        self.model = onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"]
+        )
+        self.captures = 0
+
+    def get_inputs(self) -> list[Any]:
+        return list(self.model.get_inputs())
+
+    def get_outputs(self) -> list[Any]:
+        return list(self.model.get_outputs())
+
+    def get_providers(self) -> list[str]:
+        return ["CPUExecutionProvider"]
+
+    def run_with_iobinding(self, io: _Binding, options: RunOptions | None) -> None:
+        graph = -1 if options is None else int(options.entries["gpu_graph_id"])
+        held = _Binding()
+        held.inputs, held.outputs = dict(io.inputs), io.outputs
+        if graph in self.graphs:
+            held = self.graphs[graph][0]
+        feeds = {name: value.array for name, value in held.inputs.items()}
+        names = list(held.outputs)
+        for name, array in zip(names, self.model.run(names, feeds), strict=True):
+            value = held.outputs[name] = held.outputs[name] or OrtValue(array * 0, "cuda")
+            assert value.array.shape == array.shape, "a graph writes what it was captured with"
+            value.array[...] = array
+        if graph >= 0 and graph not in self.graphs:
+            held.outputs = dict(held.outputs)
+            self.graphs[graph] = held, np.zeros(0)
+            self.captures += 1
