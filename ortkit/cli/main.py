@@ -99,6 +99,14 @@ class _Top(Parser):
         return top_page(self, GROUPS)
 
 
+_MORE_SPACE = "; free some space, or set TMPDIR to a folder that has it"
+_NO_ROOM = {
+    errno.ENOSPC: _MORE_SPACE,
+    errno.EDQUOT: _MORE_SPACE,
+    errno.EFBIG: "; raise the limit of a file's size (ulimit -f)",
+}
+
+
 def _renamed(arguments: Sequence[str]) -> list[str]:
     """Put in what an old name of a command is now, with a note."""
     words = list(arguments)
@@ -110,8 +118,10 @@ def _renamed(arguments: Sequence[str]) -> list[str]:
 
 
 def _system(error: OSError) -> int:
-    where = f"{error.filename}: " if error.filename else ""
-    fix = "; free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    fix = _NO_ROOM.get(error.errno or 0, "")
+    # A copy names its source first, which is not what has no space.
+    name = (error.filename2 if fix else None) or error.filename
+    where = f"{name}: " if name else ""
     _say(f"ortkit: {where}{error.strerror or error}{fix}")
     return USAGE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -34,6 +34,12 @@ def log_softmax(x: Array, axis: int) -> Array:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
 
 
+OPS: Mapping[str, Callable[[Array, int], Array]] = {
+    "Softmax": softmax,
+    "LogSoftmax": log_softmax,
+}
+
+
 def spread_rows(sizes: Sequence[int], axis: int, random: np.random.Generator) -> Array:
     """Return rows of several ranges and offsets.
 
@@ -52,7 +58,7 @@ def fit_softmax(x: Array, y: Array, axis: int) -> str:
     """Return the op that makes `y` from `x`, an empty text where none of the two does."""
     if not y.size or x.shape != y.shape or not np.isfinite(y).all():
         return ""
-    for name, function in (("Softmax", softmax), ("LogSoftmax", log_softmax)):
+    for name, function in OPS.items():
         want = function(x, axis)
         if bool((np.abs(y - want) <= CLOSE * np.maximum(np.abs(want), 1e-300)).all()):
             return name

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortkit.analysis.float64_eval import FLOATS
 from ortkit.analysis.norm_probe import Probe
 from ortkit.analysis.row_functions import Frame, Region, frame_of, roots_of
-from ortkit.ops.softmax import SPREADS, fit_softmax, spread_rows
+from ortkit.ops.softmax import OPS, SPREADS, fit_softmax, spread_rows
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -38,6 +38,8 @@ class FuseSoftmax(NodePass):
     Skips:
         * Sums with something added, masks multiplied in, several axes at once.
         * Exponentials or sums that others read, or that a graph returns.
+        * With `keeps_infinities`, what gives numbers for a row with an infinity: forms without
+          the maximum.
         * Casts: they stay around the op, which is as precise as what was written.
         * Other axes than the last, on the CPU below level 3: ONNX Runtime 1.31.1 transposes
           before and after the op there, and takes up to four times as long as what is written.
@@ -45,6 +47,9 @@ class FuseSoftmax(NodePass):
     Source:
         ONNX Softmax-13, LogSoftmax-13.
     """
+
+    keeps_infinities: bool = False
+    """Leave forms that answer rows with infinities otherwise than the op, which says NaN."""
 
     name: ClassVar[str] = "fuse-softmax"
     ops: ClassVar[Sequence[str]] = ("Log", "ReduceLogSumExp", "ReduceSum")
@@ -58,7 +63,7 @@ class FuseSoftmax(NodePass):
             return
         axis, is_last = frame.axes[0], frame.is_trailing
         reasons: dict[str, None] = {}
-        best = max(_found(site, frame, reasons), key=lambda one: one.nodes, default=None)
+        best = max(self._found(site, frame, reasons), key=lambda one: one.nodes, default=None)
         if best is None:
             for reason in list(reasons)[:1]:
                 site.miss(reason)
@@ -94,6 +99,37 @@ class FuseSoftmax(NodePass):
         attributes = {"axis": default if axis is None else axis.as_int()}
         site.replace(site.op("LogSoftmax", [node.inputs[0]], attributes))
 
+    def _found(self, site: Site, frame: Frame, reasons: dict[str, None]) -> Iterator[_Match]:
+        """Yield the largest match of each root; leave reasons for what is almost one."""
+        for root in roots_of(site.scope, site.node, frame):
+            dtype = site.dtype(root)
+            if dtype not in FLOATS:
+                return
+            region = Region(site.scope, site.node, frame, root)
+            kinds = {node.op_type for node in region.inside.values()}
+            if not region.ends or not kinds & {"Exp", "ReduceLogSumExp"}:
+                continue
+            values, rows = _evaluated(region)
+            for end in reversed(region.ends):
+                cone = region.cone(end)
+                if end not in values:
+                    continue
+                op_type = fit_softmax(rows, values[end], frame.axes[0])
+                if not op_type:
+                    reasons["it is no softmax of any value before it"] = None
+                    continue
+                if self.keeps_infinities and not _has_infinities_of(op_type, region, end):
+                    reasons["it gives numbers for a row with an infinity, and the op NaN"] = None
+                    continue
+                if {site.dtype(value) for value in cone} != {dtype}:
+                    reasons["casts within it would be lost"] = None
+                    continue
+                if (read := region.read_elsewhere(end)) is not None:
+                    reasons[f"{read.name!r} within it is read elsewhere, or returned"] = None
+                    continue
+                yield _Match(op_type, root, end, len(cone))
+                break
+
 
 @dataclass(frozen=True)
 class _Match:
@@ -103,38 +139,21 @@ class _Match:
     nodes: int
 
 
-def _found(site: Site, frame: Frame, reasons: dict[str, None]) -> Iterator[_Match]:
-    """Yield the largest match of each root; leave reasons for what is almost one."""
-    for root in roots_of(site.scope, site.node, frame):
-        dtype = site.dtype(root)
-        if dtype not in FLOATS:
-            return
-        region = Region(site.scope, site.node, frame, root)
-        kinds = {node.op_type for node in region.inside.values()}
-        if not region.ends or not kinds & {"Exp", "ReduceLogSumExp"}:
-            continue
-        values, rows = _evaluated(region)
-        for end in reversed(region.ends):
-            cone = region.cone(end)
-            if end not in values:
-                continue
-            op_type = fit_softmax(rows, values[end], frame.axes[0])
-            if not op_type:
-                reasons["it is no softmax of any value before it"] = None
-                continue
-            if {site.dtype(value) for value in cone} != {dtype}:
-                reasons["casts within it would be lost"] = None
-                continue
-            if (read := region.read_elsewhere(end)) is not None:
-                reasons[f"{read.name!r} within it is read elsewhere, or returned"] = None
-                continue
-            yield _Match(op_type, root, end, len(cone))
-            break
-
-
 def _evaluated(region: Region) -> tuple[dict[ir.Value, np.ndarray], np.ndarray]:
     """Return what the region makes of rows of several ranges, and these rows."""
     random = np.random.default_rng(len(SPREADS))
     probe = Probe(region, len(SPREADS), random)
     rows = spread_rows(probe.sizes, probe.axis, random)
     return probe.run(rows), rows
+
+
+def _has_infinities_of(op_type: str, region: Region, end: ir.Value) -> bool:
+    """Say whether a region makes of rows with an infinity what the op makes of them."""
+    random = np.random.default_rng(len(SPREADS))
+    probe = Probe(region, len(SPREADS), random)
+    rows = spread_rows(probe.sizes, probe.axis, random)
+    np.moveaxis(rows, region.frame.axes[0], 0)[0] = np.inf
+    with np.errstate(all="ignore"):
+        found = probe.run(rows).get(end)
+        expected = OPS[op_type](rows, region.frame.axes[0])
+    return found is not None and np.array_equal(np.isnan(found), np.isnan(expected))

@@ -228,3 +228,11 @@ def test_another_axis_than_the_last_stays_on_the_cpu() -> None:
     assert any("transpose" in miss.reason for miss in result.log.misses)
     made, _ = fused(model_of(stable), level=2)
     assert "Softmax" in kinds(made)
+
+
+@pytest.mark.parametrize(("formula", "is_fused"), [(stable, True), (unshifted, False)])
+def test_infinities_are_kept_where_that_is_asked(formula: Formula, is_fused: bool) -> None:
+    model = ir.from_proto(model_of(formula))
+    result = Pipeline((FuseSoftmax(keeps_infinities=True),)).run(model, RewriteOptions(level=3))
+    assert ("Softmax" in kinds(ir.to_proto(result.model))) == is_fused
+    assert is_fused or any("infinity" in miss.reason for miss in result.log.misses)

@@ -341,6 +341,17 @@ def test_records_of_failures_are_bounded_and_readable(tmp_path: Path) -> None:
     failures.record(tmp_path / "plain", "", "x")  # no folder: nothing is kept, nothing raised
 
 
+@pytest.mark.parametrize("end", ["y = Div (e, s)", "l = Log (s)  y = Sub (x, l)"])
+def test_a_softmax_without_its_maximum_keeps_its_infinities(end: str, cache: Path) -> None:
+    model = parsed(f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[b, 64] x) => (float[b, 64] y) <int64[1] axes = {{-1}}>
+        {{ e = Exp (x)  s = ReduceSum <keepdims = 1> (e, axes)  {end} }}""")
+    x = rows(4)["x"]
+    x[0, 3], x[1], x[2, 5] = np.inf, -np.inf, np.nan
+    [got], [want] = session(model, cache).run(None, {"x": x}), plain(model, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+
+
 def test_compiled_ahead_of_time(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

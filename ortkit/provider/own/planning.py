@@ -46,6 +46,8 @@ _LEFT_OUT = frozenset(
         "merge-linear", "unwrap-batch-norm", "unwrap-gemm", "widen-convolutions",
     }
 )  # fmt: skip
+#: Nothing here is verified beside the original, infinities included.
+_OPTIONS = {"fuse-softmax": {"keeps_infinities": "true"}}
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ def _rewritten(model: ir.Model, target: Target, but: frozenset[str]) -> Scope:
     which no kernel here computes.
     """
     names = [name for name in preset(CLAIMS_SINCE_LEVEL) if name not in _LEFT_OUT | but]
-    passes = tuple(load_pass(name) for name in names)
+    passes = tuple(load_pass(name, _OPTIONS.get(name)) for name in names)
     with paused_collector():
         copy = model.clone()
         return Pipeline(passes).run(copy, RewriteOptions(target, CLAIMS_SINCE_LEVEL)).scopes[0]
