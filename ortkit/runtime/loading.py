@@ -54,8 +54,8 @@ class Loaded:
     """What ops that are defined in Python raise, if the model has some."""
     packed: PackedModel | None = None
     """What stands for a model without padding in CUDA graphs."""
-    counter: Any = None
-    """Its `onnxruntime.InferenceSession` that counts tokens."""
+    chooser: Any = None
+    """Its `onnxruntime.InferenceSession` that says which tokens there are."""
 
 
 def load(
@@ -85,9 +85,9 @@ def load(
     runs_bodies = bool(missing_ops(options, fused_ops(source.header)))
     source, failures, libraries = _with_python_ops(options, source, scratch, libraries)
     said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
-    packed, counter = None, None
+    packed, chooser = None, None
     if settings.cuda_graph and (packed := packed_model(source, scratch)) is not None:
-        counter = _create(loadable(packed.counter, scratch), options, wanted, ort)
+        chooser = _create(loadable(packed.chooser, scratch), options, wanted, ort)
         source = loadable(packed.path, scratch)
     session = _create(source, options, wanted, ort)
     if failures is not None:
@@ -105,7 +105,7 @@ def load(
         notes.extend(_placement_notes(session, got, fallback=settings.fallback))
     return Loaded(
         session, got, libraries, runs_bodies, tuple(notes),
-        specs_of(session.get_inputs()), specs_of(session.get_outputs()), failures, packed, counter,
+        specs_of(session.get_inputs()), specs_of(session.get_outputs()), failures, packed, chooser,
     )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from ortkit.runtime.feeds import Array
 from ortkit.runtime.graph_sizes import graph_size
 from ortkit.runtime.loading import Loaded
 from ortkit.runtime.memory_devices import GPU, SessionDevices, devices_of
-from ortkit.runtime.packed_model import PackedModel
 from ortkit.runtime.specs import specs_of
 
 #: Of a binding, each for a number of tokens; the one not used for longest goes first.
@@ -24,13 +23,13 @@ _MOST_BOUND = 16
 
 
 @dataclass(frozen=True)
-class Counter:
-    """The session that counts tokens, and what it needs.
+class Chooser:
+    """The session that says which tokens there are.
 
     Args:
         runs: Its graphs.
         session: The `InferenceSession`.
-        inputs: The names of its inputs, slots among them.
+        inputs: The names of its inputs.
     """
 
     runs: CapturedRuns
@@ -49,31 +48,36 @@ def graphs_of(
     runs = CapturedRuns(ort, loaded.session, loaded.inputs, loaded.outputs, devices)
     if loaded.packed is None:
         return runs
-    session = loaded.counter
+    session = loaded.chooser
     inputs = specs_of(session.get_inputs())
     outputs = specs_of(session.get_outputs())
-    counting = CapturedRuns(ort, session, inputs, outputs, devices_of(session))
-    counter = Counter(counting, session, frozenset(spec.name for spec in inputs))
-    return PackedRuns(ort, runs, counter, loaded.packed, devices)
+    choosing = CapturedRuns(ort, session, inputs, outputs, devices_of(session))
+    chooser = Chooser(choosing, session, frozenset(spec.name for spec in inputs))
+    return PackedRuns(ort, runs, chooser, loaded, devices)
 
 
 class PackedRuns:
-    """Counts the tokens of a run, then replays the graph for as many.
+    """Finds the tokens of a run, then replays the graph for as many.
 
-    Both are graphs; what the host does between is to read the number.
+    What says which tokens there are is a graph, too. Between the two, the host makes indices.
     """
 
     def __init__(
         self,
         ort: ModuleType,
         runs: CapturedRuns,
-        counter: Counter,
-        model: PackedModel,
+        chooser: Chooser,
+        loaded: Loaded,
         devices: SessionDevices,
     ) -> None:
-        """Take over the graphs of a model with slots, and those of what counts its tokens."""
-        self._ort, self._runs, self.counter = ort, runs, counter
-        self.model, self._devices = model, devices
+        """Take over the graphs of both parts of a model."""
+        assert loaded.packed is not None, "there is a chooser"
+        self._ort, self._runs, self.chooser = ort, runs, chooser
+        self.model, self._devices = loaded.packed, devices
+        self.place = GPU, devices.number
+        """Where outputs are reserved."""
+        self.names = frozenset(spec.name for spec in loaded.inputs)
+        """The inputs of the second part."""
 
     def run(self, feeds: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """Run on feeds that were checked; new shapes, and new numbers of tokens, are captured.
@@ -81,15 +85,16 @@ class PackedRuns:
         Raises:
             UserError: The model cannot be captured.
         """
-        none = dict.fromkeys(self.model.slots, np.zeros(1, np.int64))
-        given = {**feeds, **none}
-        counted = {name: given[name] for name in self.counter.inputs if name in given}
-        counts = self.counter.runs.run(counted, self.model.counts)
-        return self._runs.run({**feeds, **self._numbers(counts)}, names)
-
-    def _numbers(self, counts: Mapping[str, Any]) -> dict[str, Array]:
-        pairs = zip(self.model.slots, self.model.counts, strict=True)
-        return {name: slots_for(int(counts[count].item())) for name, count in pairs}
+        model = self.model
+        given = {**feeds, model.zero: np.zeros(1, np.int64)}
+        asked = {name: given[name] for name in self.chooser.inputs if name in given}
+        made = self.chooser.runs.run(asked, list(dict.fromkeys((*model.kept, *model.passed))))
+        given |= {name: made[name] for name in model.passed}
+        given |= {
+            name: indices_of(made[kept])
+            for name, kept in zip(model.indices, model.kept, strict=True)
+        }
+        return self._runs.run({n: v for n, v in given.items() if n in self.names}, names)
 
     def bound(self, host: Mapping[str, Array], inputs: Mapping[str, Any]) -> PackedBound:
         """Return the graphs of a binding with memory of its own; each is captured when needed.
@@ -104,7 +109,7 @@ class PackedRuns:
         return PackedBound(self, host, inputs)
 
     def graph_of(self, host: Mapping[str, Array]) -> BoundGraph:
-        """Return a graph of the model with slots, on bound memory."""
+        """Return a graph of the second part, on bound memory."""
         return self._runs.bound(host, {})
 
     def on_device(self, array: Array) -> Any:
@@ -113,7 +118,7 @@ class PackedRuns:
 
     def close(self) -> None:
         """Release all graphs and their buffers."""
-        self.counter.runs.close()
+        self.chooser.runs.close()
         self._runs.close()
 
 
@@ -127,61 +132,78 @@ class PackedBound:
         self._runs, self._host = runs, dict(host)
         self._graphs: OrderedDict[tuple[int, ...], tuple[BoundGraph, dict[str, Any]]]
         self._graphs = OrderedDict()
-        counter = runs.counter
-        self._io = counter.session.io_binding()
-        none = {name: runs.on_device(slots_for(0)) for name in runs.model.slots}
-        given = {**inputs, **none}
-        for name in counter.inputs & set(given):
+        chooser, self._zero = runs.chooser, runs.on_device(np.zeros(1, np.int64))
+        self._io = chooser.session.io_binding()
+        given = {**inputs, runs.model.zero: self._zero}
+        for name in chooser.inputs & set(given):
             self._io.bind_ortvalue_input(name, given[name])
-        self._counts = [runs.on_device(np.zeros((1, 1), np.int64)) for _ in runs.model.counts]
-        for name, value in zip(runs.model.counts, self._counts, strict=True):
-            self._io.bind_ortvalue_output(name, value)
-        read = {name: array for name, array in host.items() if name in counter.inputs}
-        self._counting = counter.runs.bound(read, {})
+        self._made = tuple(dict.fromkeys((*runs.model.kept, *runs.model.passed)))
+        self._read = {name: array for name, array in host.items() if name in chooser.inputs}
+        self._choosing = chooser.runs.bound(self._read, {})
+        self._bind_made()
+
+    def _bind_made(self) -> None:
+        """Let ONNX Runtime reserve what the first part makes, when it is captured."""
+        for name in self._made:
+            self._io.bind_output(name, *self._runs.place)
 
     def run(self, io: Any, options: Any = None) -> None:
         """Replay on what the bound memory holds now.
 
         Args:
-            io: The binding, whose inputs for slots are bound here.
+            io: The binding, whose other inputs are bound here.
             options: An `onnxruntime.RunOptions`.
 
         Raises:
             UserError: The model cannot be captured.
         """
-        self._counting.run(self._io)
+        model = self._runs.model
+        self._choosing.run(self._io)
+        made = dict(zip(self._made, self._io.get_outputs(), strict=True))
         with GATE:
-            counts = [int(value.numpy().item()) for value in self._counts]
-        key = tuple(map(graph_size, counts))
+            indices = [indices_of(made[name].numpy()) for name in model.kept]
+        key = tuple(each.size for each in indices)
         found = self._graphs.get(key)
         if found is None:
             while len(self._graphs) >= _MOST_BOUND:
                 self._graphs.popitem(last=False)[1][0].release()
             with GATE:
-                slots = {
-                    name: self._runs.on_device(slots_for(size))
-                    for name, size in zip(self._runs.model.slots, key, strict=True)
-                }
-            found = self._graphs[key] = self._runs.graph_of(self._host), slots
-        self._graphs.move_to_end(key)
-        graph, slots = found
-        for name, value in slots.items():
-            io.bind_ortvalue_input(name, value)
+                values = map(self._runs.on_device, indices)
+                memory = dict(zip(model.indices, values, strict=True))
+            found = self._graphs[key] = self._runs.graph_of(self._host), memory
+        else:
+            self._graphs.move_to_end(key)
+            with GATE:
+                for value, array in zip(found[1].values(), indices, strict=True):
+                    value.update_inplace(array)
+        graph, memory = found
+        passed = {name: made[name] for name in model.passed}
+        for name, value in {**memory, **passed, model.zero: self._zero}.items():
+            if name in self._runs.names:
+                io.bind_ortvalue_input(name, value)
         graph.run(io, options)
 
     @property
     def is_stale(self) -> bool:
         """Whether the host would read something else now than when a graph was captured."""
         graphs = [graph for graph, _ in self._graphs.values()]
-        return any(graph.is_stale for graph in (self._counting, *graphs))
+        return any(graph.is_stale for graph in (self._choosing, *graphs))
 
     def release(self) -> None:
         """Let go of the graphs; the memory stays the binding's."""
-        self._counting.release()
+        self._choosing.release()
+        self._bind_made()
         while self._graphs:
             self._graphs.popitem()[1][0].release()
 
 
-def slots_for(count: int) -> Array:
-    """Return what an input for slots holds for a number of tokens: 0 to the number of slots."""
-    return np.arange(graph_size(count) + 1, dtype=np.int64)
+def indices_of(kept: Array) -> Array:
+    """Return the indices of tokens, [1, as many as the graph for them has], of int64.
+
+    The last ones repeat the first: rows are computed for them that nothing reads.
+    """
+    found = np.flatnonzero(kept)
+    size = min(graph_size(found.size), kept.size)
+    padded = np.full((1, size), found[0] if found.size else 0, np.int64)
+    padded[0, : found.size] = found
+    return padded

@@ -151,7 +151,7 @@ class Session:
         self.libraries = loaded.libraries
         self.runs_bodies = loaded.runs_bodies
         self.notes = loaded.notes
-        hidden = () if loaded.packed is None else loaded.packed.slots
+        hidden = frozenset[str]() if loaded.packed is None else loaded.packed.hidden
         self.inputs = tuple(spec for spec in loaded.inputs if spec.name not in hidden)
         self.outputs = loaded.outputs
         self._devices = devices_of(loaded.session)

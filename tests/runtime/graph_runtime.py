@@ -159,7 +159,9 @@ class ModelSession(Session):
         feeds = {name: value.array for name, value in held.inputs.items()}
         names = list(held.outputs)
         for name, array in zip(names, self.model.run(names, feeds), strict=True):
-            value = held.outputs[name] = held.outputs[name] or OrtValue(array * 0, "cuda")
+            value = held.outputs[name] = held.outputs[name] or OrtValue(
+                np.zeros_like(array), "cuda"
+            )
             assert value.array.shape == array.shape, "a graph writes what it was captured with"
             value.array[...] = array
         if graph >= 0 and graph not in self.graphs:

@@ -46,14 +46,14 @@ class Made:
         assert found is not None
         self.model: PackedModel = found
         self.session = graph_runtime.ModelSession(str(found.path))
-        self.counter = graph_runtime.ModelSession(str(found.counter))
+        self.chooser = graph_runtime.ModelSession(str(found.chooser))
         inputs, outputs = (specs_of(each) for each in (
             self.session.get_inputs(), self.session.get_outputs(),
         ))  # fmt: skip
         self.specs: tuple[TensorSpec, ...] = inputs
         self.outputs = outputs
         loaded = Loaded(
-            self.session, (), (), False, (), inputs, outputs, None, found, self.counter
+            self.session, (), (), False, (), inputs, outputs, None, found, self.chooser
         )  # fmt: skip
         runs = graphs_of(ORT, loaded, CUDA)
         assert isinstance(runs, PackedRuns)
@@ -63,7 +63,7 @@ class Made:
         return np.asarray(self.plain.run(["y"], feeds)[0])
 
     def bound(self, feeds: dict[str, Any]) -> Binding:
-        visible = tuple(spec for spec in self.specs if spec.name not in self.model.slots)
+        visible = tuple(spec for spec in self.specs if spec.name not in self.model.hidden)
         reader = FeedReader(visible, (), ORT, device="cuda")
         return bind(ORT, self.session, reader, self.outputs, feeds, None, CUDA, self.runs)
 
@@ -109,9 +109,9 @@ def test_numbers_of_tokens_that_are_near_share_a_graph(tmp_path: Path) -> None:
     for count in (33, 36, 34, 35, 33):
         feeds = feeds_of(filled(count), 4, 20, count)
         np.testing.assert_array_equal(made.runs.run(feeds, ["y"])["y"], made.expected(feeds))
-    assert (made.session.captures, made.counter.captures) == (1, 1)
+    assert (made.session.captures, made.chooser.captures) == (1, 1)
     made.runs.run(feeds_of(filled(37), 4, 20), ["y"])
-    assert (made.session.captures, made.counter.captures) == (2, 1)
+    assert (made.session.captures, made.chooser.captures) == (2, 1)
 
 
 def test_a_binding_replays_the_graph_for_its_tokens(tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_a_binding_replays_the_graph_for_its_tokens(tmp_path: Path) -> None:
             bound.update(**feeds)
             np.testing.assert_array_equal(bound.run()["y"].numpy(), made.expected(feeds))
     assert 1 < made.session.captures < 18
-    assert made.counter.captures == 1
+    assert made.chooser.captures == 1
     bound.close()
     assert made.session.graphs == {}
-    assert made.counter.graphs == {}
+    assert made.chooser.graphs == {}
 
 
 def test_a_binding_has_a_bounded_number_of_graphs(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_positions_are_counted_on_the_device(tmp_path: Path) -> None:
   x0 = Gather(table, ids)
   x = Add(x0, p0)"""
     made = Made(without_padding(front=front), tmp_path)
-    for path in (made.model.path, made.model.counter):
+    for path in (made.model.path, made.model.chooser):
         assert "Range" not in {node.op_type for node in onnx.load(path).graph.node}
     for length in (1, 9, 33):
         feeds = feeds_of(right, length=length)
