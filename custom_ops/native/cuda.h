@@ -29,7 +29,7 @@ struct Kernel {
   Device device;
   Context* context;                 // null until it is held
   ort::Allocator* allocator;        // the session's for this device
-  ScratchPool scratch;
+  ScratchPool* scratch;             // of all kernels with that allocator; null until it is held
   bool is_usable[ORTKIT_MAX_CUDA_VARIANTS];
   Launch launches[ORTKIT_MAX_CUDA_VARIANTS][ORTKIT_MAX_CUDA_STEPS];
 };

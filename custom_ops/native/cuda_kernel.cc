@@ -24,6 +24,8 @@ ort::Status* FindDevice(const ort::KernelInfo* info, Kernel* kernel) {
   ORTKIT_RETURN_IF_ERROR(ort::AllocatorGetInfo(op.api)(kernel->allocator, &memory));
   int32_t ordinal = 0;
   ORTKIT_RETURN_IF_ERROR(ort::MemoryInfoGetId(op.api)(memory, &ordinal));
+  kernel->scratch = HoldPool(memory);
+  if (kernel->scratch == nullptr) return Refuse(op, ort::kFail, "out of memory");
   const Driver& driver = *kernel->driver;
   ORTKIT_RETURN_IF_FAILED(op, driver, "cuDeviceGet", driver.DeviceGet(&kernel->device, ordinal));
   ORTKIT_RETURN_IF_FAILED(op, driver, "cuDevicePrimaryCtxRetain",
@@ -187,7 +189,7 @@ void DestroyKernel(void* made) {
     }
   }
   if (kernel->context != nullptr) kernel->driver->PrimaryContextRelease(kernel->device);
-  if (kernel->allocator != nullptr) FreeScratch(&kernel->scratch, kernel->op->api, kernel->allocator);
+  if (kernel->scratch != nullptr) LetGoOfPool(kernel->scratch, kernel->op->api, kernel->allocator);
   if (kernel->allocator != nullptr) ort::ReleaseAllocator(kernel->op->api)(kernel->allocator);
   free(kernel);
 }

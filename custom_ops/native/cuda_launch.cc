@@ -86,9 +86,10 @@ struct Parameters {
   void* places[ORTKIT_MAX_CUDA_ARGUMENTS];
 };
 
-ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& run, TensorMap* maps) {
+ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& run, void* const* scratch,
+                       TensorMap* maps) {
   for (int32_t i = 0; i < step.map_count; ++i) {
-    const Result result = EncodeMap(*kernel.driver, step.maps[i], run, &maps[i]);
+    const Result result = EncodeMap(*kernel.driver, step.maps[i], run, scratch, &maps[i]);
     if (result != 0) return Fail(*kernel.op, *kernel.driver, "cuTensorMapEncodeTiled", result);
   }
   return nullptr;
@@ -97,7 +98,7 @@ ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& 
 ort::Status* WriteParameters(const Kernel& kernel, const OrtkitStep& step, const Run& run,
                              void* const* scratch, Parameters* parameters) {
   const Op& op = *kernel.op;
-  ORTKIT_RETURN_IF_ERROR(WriteMaps(kernel, step, run, parameters->maps));
+  ORTKIT_RETURN_IF_ERROR(WriteMaps(kernel, step, run, scratch, parameters->maps));
   for (int32_t i = 0; i < step.argument_count; ++i) {
     const OrtkitArgument& argument = step.arguments[i];
     uint64_t& value = parameters->values[i];
@@ -195,7 +196,8 @@ class Scratch {
       if (bytes == kUnknown) return Refuse(op, ort::kInvalidArgument, "a size exceeds 63 bits");
       if (bytes <= 0) continue;
       ort::Status* status = nullptr;
-      blocks_[i] = HoldScratch(&kernel->scratch, op.api, kernel->allocator, stream, bytes, &status);
+      const bool is_known = variant.scratch[i].symbol_count == 0;
+      blocks_[i] = HoldScratch(kernel->scratch, op.api, kernel->allocator, stream, bytes, is_known, &status);
       if (status != nullptr) return status;
       if (blocks_[i] == nullptr) return Refuse(op, ort::kFail, "out of memory");
       memory_[i] = MemoryOf(blocks_[i]);

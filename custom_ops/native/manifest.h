@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 9
+#define ORTKIT_MANIFEST_VERSION 10
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
@@ -94,12 +94,13 @@ typedef struct OrtkitArgument {
   OrtkitExtent extent;
 } OrtkitArgument;
 
-/* What the device copies boxes of by itself, from and to shared memory: a tensor, or heads in one. */
+/* What the device copies boxes of by itself, from and to shared memory: a tensor, heads in one, or scratch. */
 typedef struct OrtkitTensorMap {
-  int32_t tensor;
+  int32_t tensor;               /* of scratch, one with elements of its type */
+  int32_t scratch;              /* the block that it is instead of the tensor; -1: none */
   int32_t rank;
   int32_t swizzle;              /* bytes of a row of the box that are mixed: 0, 32, 64 or 128 */
-  int64_t first;                /* bytes from the tensor's beginning */
+  int64_t first;                /* bytes from the beginning */
   const OrtkitExtent* dims;     /* outermost first; where one is 0 the variant is not taken */
   const OrtkitExtent* strides;  /* bytes, of all dims but the innermost, which is dense */
   uint32_t box[ORTKIT_MAX_MAP_RANK];

@@ -74,12 +74,13 @@ class TensorMap:
     """A tensor, or heads in one, as the device's copies of boxes see it (TMA).
 
     Args:
-        tensor: Its place, inputs first.
+        tensor: Its place, inputs first; of a scratch block a tensor with elements of its type.
         dims: Outermost first, at most five.
         strides: In bytes, multiples of 16, of all dims but the innermost, which is dense.
         box: What one copy moves, as long as `dims`, each at most 256.
         first: Bytes from the tensor's beginning, a multiple of 16.
         swizzle: Bytes of a row of the box that are mixed in shared memory: 0, 32, 64 or 128.
+        scratch: The block of scratch memory that it is instead of a tensor; None for a tensor.
     """
 
     tensor: int
@@ -88,6 +89,7 @@ class TensorMap:
     box: tuple[int, ...]
     first: int = 0
     swizzle: int = 128
+    scratch: int | None = None
 
 
 @dataclass(frozen=True)

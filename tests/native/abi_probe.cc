@@ -48,7 +48,12 @@ ort::Status* Create(const ort::CustomOp*, const ort::Api* given, const ort::Kern
                                *static_cast<const float*>(number) == 42.0f);
   Note("GetOutputCount", !ort::GetOutputCount(given)(info, &outputs) && outputs == 1, "%zu", outputs);
   Note("KernelInfoGetAllocator", !ort::KernelInfoGetAllocator(given)(info, 0, &allocator) && allocator);
-  Note("AllocatorGetInfo", !ort::AllocatorGetInfo(given)(allocator, &memory) && memory);
+  ort::Allocator* again = nullptr;
+  const ort::MemoryInfo* same = nullptr;
+  Note("AllocatorGetInfo", !ort::AllocatorGetInfo(given)(allocator, &memory) && memory &&
+                               !ort::KernelInfoGetAllocator(given)(info, 0, &again) &&
+                               !ort::AllocatorGetInfo(given)(again, &same) && same == memory);
+  ort::ReleaseAllocator(given)(again);
   int32_t device = 7;
   Note("MemoryInfoGetId", !ort::MemoryInfoGetId(given)(memory, &device) && device == 0, "%d", device);
   // The node has scale = 0.5 and axis = 7.

@@ -80,7 +80,7 @@ const OrtkitCudaKernel kPick = {4, kPickVariants};
 
 // Boxes of X from its second row on, and of Y; another variant needs no maps.
 const OrtkitExtent kMapDims[] = {{1, 1, kA}, {1, 1, kB}}, kMapStrides[] = {{4, 1, kB}};
-const OrtkitTensorMap kMaps[] = {{0, 2, 128, 16, kMapDims, kMapStrides, {64, 32}}, {2, 2, 0, 0, kMapDims, kMapStrides, {8, 4}}};
+const OrtkitTensorMap kMaps[] = {{0, -1, 2, 128, 16, kMapDims, kMapStrides, {64, 32}}, {2, -1, 2, 0, 0, kMapDims, kMapStrides, {8, 4}}};
 constexpr OrtkitArgument Map(int32_t index) { return {ORTKIT_ARGUMENT_MAP, index, {}}; }
 const OrtkitImage kMappedImages[] = {{90, 0, "cubin 90amapped", 0}};
 const OrtkitArgument kMappedArguments[] = {Map(1), Map(0), Size32(kSizeB), kNull, kNull};
@@ -89,10 +89,18 @@ const OrtkitVariant kMappedVariants[] = {{0, nullptr, 1, 1, kMappedSteps, 0, nul
 const OrtkitCudaKernel kMapped = {2, kMappedVariants};
 // A tensor without rows, of which there is no map.
 const OrtkitExtent kNoRows[] = {{0, 0, nullptr}, {1, 1, kB}};
-const OrtkitTensorMap kNoMaps[] = {{0, 2, 0, 0, kNoRows, kMapStrides, {8, 4}}, kMaps[1]};
+const OrtkitTensorMap kNoMaps[] = {{0, -1, 2, 0, 0, kNoRows, kMapStrides, {8, 4}}, kMaps[1]};
 const OrtkitStep kNotMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kNoMaps}};
 const OrtkitVariant kNotMappedVariants[] = {{0, nullptr, 1, 1, kNotMappedSteps, 0, nullptr}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
 const OrtkitCudaKernel kNotMapped = {2, kNotMappedVariants};
+
+// A block of scratch memory of X's type, of which the second has boxes.
+const OrtkitTensorMap kWrittenMaps[] = {{0, 1, 2, 0, 32, kMapDims, kMapStrides, {8, 4}}};
+const OrtkitArgument kWrittenArguments[] = {Map(0), Scratch(0), Scratch(1), kNull, kNull};
+const OrtkitStep kWrittenSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kWrittenArguments, 1, kMappedImages, 1, kWrittenMaps}};
+const OrtkitExtent kWrittenScratch[] = {{1000, 0, nullptr}, {5000, 0, nullptr}};
+const OrtkitVariant kWrittenVariants[] = {{0, nullptr, 1, 1, kWrittenSteps, 2, kWrittenScratch}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
+const OrtkitCudaKernel kWritten = {2, kWrittenVariants};
 
 // What a device, a driver or a run may not take.
 const OrtkitArgument kWideArguments[] = {Tensor(0), Size32({1 << 20, 2, kAB})};
@@ -156,7 +164,7 @@ const OrtkitOp kOps[] = {
     Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("not_mapped", nullptr, &kNotMapped),
     Op("old", nullptr, &kOld),
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
-    Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide)};
+    Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide), Op("written", nullptr, &kWritten)};
 constexpr int32_t kOpCount = sizeof kOps / sizeof *kOps;
 OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * (kOpCount + 2)];  // "add" and "only_90" have two
 
@@ -283,7 +291,7 @@ bool NothingIsLeft() {
 
 // ---- tests
 constexpr char kAllForCuda[] =
-    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
+    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda written@cuda ";
 constexpr char kAllForCpu[] = "add cpu_only only_90 ";
 
 void ASessionGetsTheKernelsOfItsTarget() {
@@ -389,6 +397,19 @@ void TensorsAreMappedFromTheSizesOfARun() {
   EXPECT(NothingIsLeft());
 }
 
+void ScratchIsMappedToo() {
+  if (!has_maps) return;
+  const Session session;
+  cuda->Define("mapped", [](const fake_cuda::Launch& launch) {
+    const fake_cuda::Map map = launch.Get<fake_cuda::Map>(0);
+    EXPECT(map.address == launch.Get<char*>(2) + 32 && map.type == 7 && map.dims[0] == 8);
+    EXPECT(launch.Get<char*>(1) != launch.Get<char*>(2));
+  });
+  Case run(3, 8);
+  EXPECT_TEXT(session.Run("written", &run.context), "");
+  EXPECT(NothingIsLeft());
+}
+
 void OfNothingThereIsNoMap() {
   const Session session;
   launched.clear();
@@ -420,6 +441,27 @@ void ScratchIsKeptForItsStream() {
   cuda->Define("join", JoinBody);
   session.Find("sum")->KernelDestroy(kernel);
   EXPECT(fake::LiveScratch() == 0);
+}
+
+// Kernels of a session run one after the other: the largest of them has room for all.
+void KernelsShareScratch() {
+  const Session session;
+  void* kernels[2] = {};
+  for (void*& kernel : kernels) EXPECT_TEXT(session.Make("sum", &kernel), "");
+  for (const char* entry : {"part", "join"}) cuda->Define(entry, [](const fake_cuda::Launch&) {});
+  const auto run = [&](void* kernel) {
+    Case one(5, 5);
+    EXPECT_TEXT(fake::Take(session.Find("sum")->KernelComputeV2(kernel, &one.context)), "");
+    return fake::LiveScratch();
+  };
+  const int once = run(kernels[0]);
+  EXPECT(once > 0 && run(kernels[1]) == once);
+  session.Find("sum")->KernelDestroy(kernels[0]);
+  EXPECT(fake::LiveScratch() == once && run(kernels[1]) == once);
+  session.Find("sum")->KernelDestroy(kernels[1]);
+  EXPECT(fake::LiveScratch() == 0);
+  cuda->Define("part", PartBody);
+  cuda->Define("join", JoinBody);
 }
 
 // Two threads may run a kernel on one stream, launch by launch in any order.
@@ -794,8 +836,10 @@ const Test with_driver[] = {
     {"steps run in order with scratch between", StepsRunInOrderWithScratchBetween},
     {"tensors are mapped from the sizes of a run", TensorsAreMappedFromTheSizesOfARun},
     {"of nothing there is no map", OfNothingThereIsNoMap},
+    {"scratch is mapped, too", ScratchIsMappedToo},
     {"scratch is kept for its stream", ScratchIsKeptForItsStream},
     {"runs at a time have scratch of their own", RunsAtATimeHaveScratchOfTheirOwn},
+    {"kernels share scratch", KernelsShareScratch},
     {"nothing to compute launches nothing", NothingToComputeLaunchesNothing},
     {"the first variant that holds is launched", TheFirstVariantThatHoldsIsLaunched},
     {"what does not fit is refused", WhatDoesNotFitIsRefused},

@@ -132,6 +132,7 @@ def _map(record: Mapping[str, Any]) -> TensorMap:
         tuple(map(int, record["box"])),
         int(record["first"]),
         int(record["swizzle"]),
+        None if record["scratch"] is None else int(record["scratch"]),
     )
 
 

@@ -17,7 +17,7 @@ from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 from ortkit.kernels.value_sizes import value_sizes
 from ortkit.targets.cpu import LEVELS
 
-MANIFEST_VERSION = 9
+MANIFEST_VERSION = 10
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]

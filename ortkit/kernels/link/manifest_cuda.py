@@ -185,7 +185,8 @@ def _maps_source(name: str, step: Step, places: Sequence[str]) -> list[str]:
         lines += c_extents(f"{own}_strides", one.strides, places)
         box = ", ".join(map(str, one.box))
         entries.append(
-            f"{{{one.tensor}, {len(one.dims)}, {one.swizzle}, {one.first}, {own}_dims, "
+            f"{{{one.tensor}, {-1 if one.scratch is None else one.scratch}, {len(one.dims)}, "
+            f"{one.swizzle}, {one.first}, {own}_dims, "
             f"{own}_strides, {{{box}}}}}"
         )
     if entries:
@@ -223,7 +224,7 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
     if len(step.maps) > _MAX_MAPS:
         raise InternalError(f"{where} has {len(step.maps)} maps of tensors")
     for each in step.maps:
-        _check_map(where, each, tensors)
+        _check_map(where, each, tensors, scratch)
     for one in step.arguments:
         if one.kind in most and not 0 <= one.index < most[one.kind]:
             raise InternalError(f"{where} reads {one.kind} {one.index}, which is not there")
@@ -231,11 +232,12 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
             raise InternalError(f"{where} has an argument that is no size")
 
 
-def _check_map(where: str, one: TensorMap, tensors: int) -> None:
+def _check_map(where: str, one: TensorMap, tensors: int, scratch: int = 0) -> None:
     """Raise unless CUDA takes a map like this one, whatever its sizes are in a run."""
     factors = [stride.factor for stride in one.strides]
     if (
         not 0 <= one.tensor < tensors
+        or not (one.scratch is None or 0 <= one.scratch < scratch)
         or not 0 < len(one.dims) <= _MAX_RANK
         or (len(one.box), len(one.strides)) != (len(one.dims), len(one.dims) - 1)
         or not all(0 < size <= _MAX_BOX for size in one.box)

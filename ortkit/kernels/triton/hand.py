@@ -7,7 +7,7 @@ generated kernel has, and passes everything else on as it stands in the source.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -53,11 +53,12 @@ class Map:
     Its parameter is a tensor descriptor. Addresses have to be multiples of 16 bytes.
 
     Args:
-        tensor: Index of the tensor.
+        tensor: Index of the tensor; of a scratch block a tensor with elements of its type.
         dims: Outermost first, at most five.
         strides: Elements between neighbours along all of them but the innermost, which is dense.
         box: What is copied at once, powers of two.
         first: The element where it begins.
+        scratch: The block of scratch memory that it is instead of a tensor; None for a tensor.
     """
 
     tensor: int
@@ -65,6 +66,7 @@ class Map:
     strides: tuple[Extent, ...]
     box: tuple[int, ...]
     first: int = 0
+    scratch: int | None = None
 
 
 Literal = int | float | bool | str | tuple[tuple[int, int], ...] | None
@@ -85,6 +87,7 @@ class Call:
         registers: That a thread may have, at most; None for what Triton finds.
         is_gluon: Whether the text is in Gluon.
         workers: Additional warps that a kernel in Gluon gives roles of their own.
+        text: The module with the function; None for that of all launches.
     """
 
     function: str
@@ -96,6 +99,7 @@ class Call:
     registers: int | None = None
     is_gluon: bool = False
     workers: int = 0
+    text: str | None = None
 
 
 def kernel_text(name: str) -> str:
@@ -124,7 +128,7 @@ def hand_variant(
     Args:
         signature: The signature of what it computes.
         calls: Its launches, one after the other.
-        text: The module with their functions, see `kernel_text`.
+        text: The module with their functions, see `kernel_text`, but for calls with one.
         conditions: When it may be used. Sizes are those of the signature.
         is_aligned: Whether tensors must start at multiples of 16 bytes, as Triton then assumes.
         multiples: Sizes that Triton may assume are multiples of 16; the conditions say so too.
@@ -145,10 +149,11 @@ def hand_variant(
         parameters = wrapper.all()
         names = ", ".join(parameter.name for parameter in parameters)
         jit = "gluon" if call.is_gluon else "triton"
+        module = text if call.text is None else call.text
         lines = ["", "", f"@{jit}.jit", f"def {entry}({names}):", f"    {call.function}({passed})"]
         steps.append(
             StepSource(
-                entry, text + "\n".join((*lines, "")), parameters, call.grid, call.warps,
+                entry, module + "\n".join((*lines, "")), parameters, call.grid, call.warps,
                 call.stages, call.fp_fusion, call.registers, wrapper.maps(), call.is_gluon,
                 call.workers,
             )
@@ -224,6 +229,7 @@ class _Wrapper:
             for extents in (value.dims, value.strides)
         )
         made = tensor_map(value.tensor, dtype, dims, strides, value.box, value.first)
+        made = replace(made, scratch=value.scratch)
         number = len(self._maps)
         name = f"m{number}"
         self._maps[name] = made
