@@ -1,6 +1,6 @@
 // The shim's part for CUDA, in the order in which a session meets it: cuda.cc (which kernels it can
-// have), cuda_kernel.cc (a node's kernel, made), cuda_launch.cc (run); beneath them cuda_capture.cc,
-// cuda_driver.cc, cuda_maps.cc, cuda_modules.cc, cuda_scratch.cc and cuda_nvtx.cc.
+// have), cuda_kernel.cc (a node's kernel, made), cuda_launch.cc (run); beneath them cuda_blas.cc,
+// cuda_capture.cc, cuda_driver.cc, cuda_maps.cc, cuda_modules.cc, cuda_scratch.cc and cuda_nvtx.cc.
 #pragma once
 
 #include "cuda_driver.h"

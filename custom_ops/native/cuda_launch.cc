@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "cuda.h"
+#include "cuda_blas.h"
 #include "cuda_capture.h"
 #include "cuda_maps.h"
 #include "run.h"
@@ -86,10 +87,9 @@ struct Parameters {
   void* places[ORTKIT_MAX_CUDA_ARGUMENTS];
 };
 
-ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& run, void* const* scratch,
-                       TensorMap* maps) {
+ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& run, TensorMap* maps) {
   for (int32_t i = 0; i < step.map_count; ++i) {
-    const Result result = EncodeMap(*kernel.driver, step.maps[i], run, scratch, &maps[i]);
+    const Result result = EncodeMap(*kernel.driver, step.maps[i], run, &maps[i]);
     if (result != 0) return Fail(*kernel.op, *kernel.driver, "cuTensorMapEncodeTiled", result);
   }
   return nullptr;
@@ -98,7 +98,7 @@ ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& 
 ort::Status* WriteParameters(const Kernel& kernel, const OrtkitStep& step, const Run& run,
                              void* const* scratch, Parameters* parameters) {
   const Op& op = *kernel.op;
-  ORTKIT_RETURN_IF_ERROR(WriteMaps(kernel, step, run, scratch, parameters->maps));
+  ORTKIT_RETURN_IF_ERROR(WriteMaps(kernel, step, run, parameters->maps));
   for (int32_t i = 0; i < step.argument_count; ++i) {
     const OrtkitArgument& argument = step.arguments[i];
     uint64_t& value = parameters->values[i];
@@ -170,12 +170,14 @@ ort::Status* RunStep(const Kernel& kernel, const OrtkitStep& step, const Launch&
   return result == 0 ? nullptr : Fail(op, *kernel.driver, "cuLaunchKernel", result);
 }
 
-ort::Status* RunSteps(const Kernel& kernel, int32_t index, const Run& run, void* const* scratch,
-                      Stream* stream) {
+ort::Status* RunSteps(const Kernel& kernel, ort::KernelContext* context, int32_t index, const Run& run,
+                      void* const* scratch, Stream* stream) {
   const OrtkitVariant& variant = run.spec->cuda->variants[index];
   const ContextGuard guard(*kernel.driver, kernel.context);
   if (guard.result() != 0) return Fail(*kernel.op, *kernel.driver, "cuCtxPushCurrent", guard.result());
   for (int32_t i = 0; i < variant.step_count; ++i) {
+    const OrtkitProduct* product = variant.steps[i].product;
+    if (product != nullptr && MultiplyByLibrary(*kernel.op, context, *product, run, scratch)) continue;
     const Launch& launch = kernel.launches[index][i];
     ORTKIT_RETURN_IF_ERROR(RunStep(kernel, variant.steps[i], launch, run, scratch, stream));
   }
@@ -234,7 +236,7 @@ ort::Status* LaunchRun(Kernel* made, ort::KernelContext* context, const Run& run
   ORTKIT_RETURN_IF_ERROR(ort::GetGpuComputeStream(op.api)(context, &stream));
   Scratch scratch;
   ORTKIT_RETURN_IF_ERROR(scratch.Hold(&kernel, run.spec->cuda->variants[index], run, stream));
-  return RunSteps(kernel, index, run, scratch.memory(), static_cast<Stream*>(stream));
+  return RunSteps(kernel, context, index, run, scratch.memory(), static_cast<Stream*>(stream));
 }
 
 }  // namespace ortkit::cuda

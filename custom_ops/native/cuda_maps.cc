@@ -38,8 +38,7 @@ bool HasElements(const OrtkitTensorMap& spec, const Run& run) {
   return true;
 }
 
-Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, void* const* scratch,
-                 TensorMap* map) {
+Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, TensorMap* map) {
   uint64_t dims[ORTKIT_MAX_MAP_RANK] = {};
   uint64_t strides[ORTKIT_MAX_MAP_RANK] = {};
   uint32_t box[ORTKIT_MAX_MAP_RANK] = {};
@@ -55,10 +54,9 @@ Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& r
     if (stride == kUnknown) return kInvalidValue;
     strides[place - 1] = static_cast<uint64_t>(stride);
   }
-  char* data = spec.scratch < 0 ? run.data[spec.tensor] : static_cast<char*>(scratch[spec.scratch]);
   return driver.EncodeTensorMap(map, TypeOf(run.spec->tensors[spec.tensor].element_type),
-                                static_cast<uint32_t>(spec.rank), data + spec.first, dims, strides, box, steps, 0,
-                                SwizzleOf(spec.swizzle), kPromotion, 0);
+                                static_cast<uint32_t>(spec.rank), run.data[spec.tensor] + spec.first, dims,
+                                strides, box, steps, 0, SwizzleOf(spec.swizzle), kPromotion, 0);
 }
 
 }  // namespace ortkit::cuda

@@ -15,7 +15,6 @@ struct alignas(64) TensorMap {
 bool HasElements(const OrtkitTensorMap& spec, const Run& run);
 
 // Describes a tensor of a run that has elements. What the driver does not take is an invalid value.
-Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, void* const* scratch,
-                 TensorMap* map);
+Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, TensorMap* map);
 
 }  // namespace ortkit::cuda

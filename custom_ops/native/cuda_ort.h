@@ -20,6 +20,9 @@ inline constexpr Slot<126, Status*(char** names, int32_t count)> ReleaseAvailabl
 inline constexpr Slot<132, void(Allocator*)> ReleaseAllocator;
 // The CUstream of the run; null on the CPU.
 inline constexpr Slot<193, Status*(const KernelContext*, void** stream)> GetGpuComputeStream;
+// By version 1: 10002 is the cuBLAS handle of the run's stream.
+inline constexpr Slot<265, Status*(const KernelContext*, int32_t version, int32_t which, void** resource)>
+    GetResource;
 // `type` 0: what the node's provider computes in.
 inline constexpr Slot<278, Status*(const KernelInfo*, int32_t type, Allocator** out)>
     KernelInfoGetAllocator;

@@ -94,13 +94,12 @@ typedef struct OrtkitArgument {
   OrtkitExtent extent;
 } OrtkitArgument;
 
-/* What the device copies boxes of by itself, from and to shared memory: a tensor, heads in one, or scratch. */
+/* What the device copies boxes of by itself, from and to shared memory: a tensor, or heads in one. */
 typedef struct OrtkitTensorMap {
-  int32_t tensor;               /* of scratch, one with elements of its type */
-  int32_t scratch;              /* the block that it is instead of the tensor; -1: none */
+  int32_t tensor;
   int32_t rank;
   int32_t swizzle;              /* bytes of a row of the box that are mixed: 0, 32, 64 or 128 */
-  int64_t first;                /* bytes from the beginning */
+  int64_t first;                /* bytes from the tensor's beginning */
   const OrtkitExtent* dims;     /* outermost first; where one is 0 the variant is not taken */
   const OrtkitExtent* strides;  /* bytes, of all dims but the innermost, which is dense */
   uint32_t box[ORTKIT_MAX_MAP_RANK];
@@ -111,6 +110,16 @@ typedef struct OrtkitCeilDiv {
   OrtkitExtent extent;
   int64_t divisor;
 } OrtkitCeilDiv;
+
+/* y = x w^T in half precision: cuBLAS computes it where ONNX Runtime has it, else the step's code. */
+typedef struct OrtkitProduct {
+  int32_t x;       /* tensor, [rows, depth] */
+  int32_t weight;  /* block of scratch, [columns, depth], of x's type */
+  int32_t y;       /* tensor, [rows, columns] */
+  int32_t columns;
+  int32_t depth;
+  OrtkitExtent rows;
+} OrtkitProduct;
 
 typedef struct OrtkitStep {
   const char* entry;      /* the function's name in each image */
@@ -123,6 +132,7 @@ typedef struct OrtkitStep {
   const OrtkitImage* images;
   int32_t map_count;
   const OrtkitTensorMap* maps;
+  const OrtkitProduct* product;  /* null: none */
 } OrtkitStep;
 
 typedef struct OrtkitCondition {

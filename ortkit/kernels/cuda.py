@@ -74,13 +74,12 @@ class TensorMap:
     """A tensor, or heads in one, as the device's copies of boxes see it (TMA).
 
     Args:
-        tensor: Its place, inputs first; of a scratch block a tensor with elements of its type.
+        tensor: Its place, inputs first.
         dims: Outermost first, at most five.
         strides: In bytes, multiples of 16, of all dims but the innermost, which is dense.
         box: What one copy moves, as long as `dims`, each at most 256.
         first: Bytes from the tensor's beginning, a multiple of 16.
         swizzle: Bytes of a row of the box that are mixed in shared memory: 0, 32, 64 or 128.
-        scratch: The block of scratch memory that it is instead of a tensor; None for a tensor.
     """
 
     tensor: int
@@ -89,7 +88,29 @@ class TensorMap:
     box: tuple[int, ...]
     first: int = 0
     swizzle: int = 128
-    scratch: int | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a launch computes, as the library of matrix products on the device takes it.
+
+    y = x w^T in half precision, sums in float32.
+
+    Args:
+        x: Number of the tensor [rows, depth], inputs first.
+        weight: Number of the scratch block [columns, depth], in elements of x's type.
+        y: Number of the tensor [rows, columns].
+        rows: M.
+        columns: N.
+        depth: K.
+    """
+
+    x: int
+    weight: int
+    y: int
+    rows: Extent
+    columns: int
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -104,6 +125,7 @@ class Step:
             to opt in (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES).
         arguments: All parameters but the two scratch pointers at the end.
         maps: What arguments of kind "map" are, by their numbers.
+        product: That the shim has cuBLAS compute instead where ONNX Runtime has it; None for none.
     """
 
     entry: str
@@ -112,6 +134,7 @@ class Step:
     shared_bytes: int
     arguments: tuple[Argument, ...]
     maps: tuple[TensorMap, ...] = ()
+    product: Product | None = None
 
 
 @dataclass(frozen=True)

@@ -290,8 +290,27 @@ def test_weights_in_four_bits(block: int, has_zeros: bool) -> None:
         ortkit.Session(proto, "cuda") as theirs,
         ortkit.Session(made, "cuda", kernels="require") as ours,
     ):
-        for rows in (33,) if has_zeros else (1, 5, 16, 33, 70, 300):
+        # From 129 rows on the matrix is written in half precision first.
+        for rows in (33,) if has_zeros else (1, 5, 16, 33, 70, 129, 300, 1100, 9000):
             x = rng.standard_normal((1, rows, 768)).astype(np.float16)
+            expected = np.asarray(theirs.run({"x": x})["act"], np.float64)
+            found = np.asarray(ours.run({"x": x})["act"], np.float64)
+            scale = float(np.abs(expected).max())
+            np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * scale)
+
+
+def test_zeros_of_many_rows_in_four_bits() -> None:
+    """The matrix is written with its zeros, and both products share the memory for it."""
+    pytest.importorskip("triton")
+    rng = np.random.default_rng(3)
+    proto = four_bits(rng, 64, (1, 515), has_zeros=True)
+    made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
+    with (
+        ortkit.Session(proto, "cuda") as theirs,
+        ortkit.Session(made, "cuda", kernels="require", cuda_graph=True) as ours,
+    ):
+        for _ in range(3):
+            x = rng.standard_normal((1, 515, 768)).astype(np.float16)
             expected = np.asarray(theirs.run({"x": x})["act"], np.float64)
             found = np.asarray(ours.run({"x": x})["act"], np.float64)
             scale = float(np.abs(expected).max())

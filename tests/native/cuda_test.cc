@@ -44,7 +44,7 @@ const OrtkitImage kAddImages[] = {
     {80, 0, "cubin 80 add", 0}, {90, 0, "cubin 90aadd", 1}, {80, 1, "ptx 80 add", 0}};
 const OrtkitArgument kAddArguments[] = {Tensor(0), Tensor(1), Tensor(2), Size64(kSizeA), Size32(kSizeB), kNull, kNull};
 const OrtkitStep kAddSteps[] = {
-    {"add", {{kSizeB, 4}, {kSizeA, 1}, {kOne, 1}}, 128, 0, 7, kAddArguments, 3, kAddImages, 0, nullptr}};
+    {"add", {{kSizeB, 4}, {kSizeA, 1}, {kOne, 1}}, 128, 0, 7, kAddArguments, 3, kAddImages, 0, nullptr, nullptr}};
 const OrtkitVariant kAddVariants[] = {{0, nullptr, 0, 1, kAddSteps, 0, nullptr}};
 const OrtkitCudaKernel kAdd = {1, kAddVariants};
 
@@ -54,8 +54,8 @@ const OrtkitImage kJoinImages[] = {{80, 0, "cubin 80 join", 0}, {80, 1, "ptx 80 
 const OrtkitArgument kPartArguments[] = {Tensor(0), Scratch(0), Scratch(1), Size32(kSizeAB), kNull, kNull};
 const OrtkitArgument kJoinArguments[] = {Scratch(0), Scratch(1), Tensor(1), Tensor(2), Size32(kSizeAB), kNull, kNull};
 const OrtkitStep kSumSteps[] = {
-    {"part", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 256, 100 << 10, 6, kPartArguments, 2, kPartImages, 0, nullptr},
-    {"join", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 64, 0, 7, kJoinArguments, 2, kJoinImages, 0, nullptr}};
+    {"part", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 256, 100 << 10, 6, kPartArguments, 2, kPartImages, 0, nullptr, nullptr},
+    {"join", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 64, 0, 7, kJoinArguments, 2, kJoinImages, 0, nullptr, nullptr}};
 const OrtkitExtent kSumScratch[] = {{4, 2, kAB}, {0, 0, nullptr}, {64, 0, nullptr}};
 const OrtkitVariant kSumVariants[] = {{0, nullptr, 0, 2, kSumSteps, 3, kSumScratch}};
 const OrtkitCudaKernel kSum = {1, kSumVariants};
@@ -65,9 +65,9 @@ const OrtkitImage kFastImages[] = {{90, 0, "cubin 90 fast", 0}};
 const OrtkitImage kWideImages[] = {{80, 1, "ptx 80 wide", 0}};
 const OrtkitImage kNarrowImages[] = {{80, 1, "ptx 80 slow", 0}};
 const OrtkitArgument kPickArguments[] = {Tensor(0), Tensor(2), Size64(kSizeAB)};
-const OrtkitStep kFastSteps[] = {{"fast", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kFastImages, 0, nullptr}};
-const OrtkitStep kWideSteps[] = {{"wide", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 200 << 10, 3, kPickArguments, 1, kWideImages, 0, nullptr}};
-const OrtkitStep kSlowSteps[] = {{"slow", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kNarrowImages, 0, nullptr}};
+const OrtkitStep kFastSteps[] = {{"fast", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kFastImages, 0, nullptr, nullptr}};
+const OrtkitStep kWideSteps[] = {{"wide", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 200 << 10, 3, kPickArguments, 1, kWideImages, 0, nullptr, nullptr}};
+const OrtkitStep kSlowSteps[] = {{"slow", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kNarrowImages, 0, nullptr, nullptr}};
 const OrtkitCondition kBy16[] = {{kSizeB, 16, kAny}, {kSizeA, 1, 3}};
 const OrtkitCondition kSmall[] = {{kSizeAB, 1, 100}};
 const OrtkitVariant kPickVariants[] = {
@@ -80,34 +80,36 @@ const OrtkitCudaKernel kPick = {4, kPickVariants};
 
 // Boxes of X from its second row on, and of Y; another variant needs no maps.
 const OrtkitExtent kMapDims[] = {{1, 1, kA}, {1, 1, kB}}, kMapStrides[] = {{4, 1, kB}};
-const OrtkitTensorMap kMaps[] = {{0, -1, 2, 128, 16, kMapDims, kMapStrides, {64, 32}}, {2, -1, 2, 0, 0, kMapDims, kMapStrides, {8, 4}}};
+const OrtkitTensorMap kMaps[] = {{0, 2, 128, 16, kMapDims, kMapStrides, {64, 32}}, {2, 2, 0, 0, kMapDims, kMapStrides, {8, 4}}};
 constexpr OrtkitArgument Map(int32_t index) { return {ORTKIT_ARGUMENT_MAP, index, {}}; }
 const OrtkitImage kMappedImages[] = {{90, 0, "cubin 90amapped", 0}};
 const OrtkitArgument kMappedArguments[] = {Map(1), Map(0), Size32(kSizeB), kNull, kNull};
-const OrtkitStep kMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kMaps}};
+const OrtkitStep kMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kMaps, nullptr}};
 const OrtkitVariant kMappedVariants[] = {{0, nullptr, 1, 1, kMappedSteps, 0, nullptr}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
 const OrtkitCudaKernel kMapped = {2, kMappedVariants};
 // A tensor without rows, of which there is no map.
 const OrtkitExtent kNoRows[] = {{0, 0, nullptr}, {1, 1, kB}};
-const OrtkitTensorMap kNoMaps[] = {{0, -1, 2, 0, 0, kNoRows, kMapStrides, {8, 4}}, kMaps[1]};
-const OrtkitStep kNotMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kNoMaps}};
+const OrtkitTensorMap kNoMaps[] = {{0, 2, 0, 0, kNoRows, kMapStrides, {8, 4}}, kMaps[1]};
+const OrtkitStep kNotMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kNoMaps, nullptr}};
 const OrtkitVariant kNotMappedVariants[] = {{0, nullptr, 1, 1, kNotMappedSteps, 0, nullptr}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
 const OrtkitCudaKernel kNotMapped = {2, kNotMappedVariants};
 
-// A block of scratch memory of X's type, of which the second has boxes.
-const OrtkitTensorMap kWrittenMaps[] = {{0, 1, 2, 0, 32, kMapDims, kMapStrides, {8, 4}}};
-const OrtkitArgument kWrittenArguments[] = {Map(0), Scratch(0), Scratch(1), kNull, kNull};
-const OrtkitStep kWrittenSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kWrittenArguments, 1, kMappedImages, 1, kWrittenMaps}};
-const OrtkitExtent kWrittenScratch[] = {{1000, 0, nullptr}, {5000, 0, nullptr}};
-const OrtkitVariant kWrittenVariants[] = {{0, nullptr, 1, 1, kWrittenSteps, 2, kWrittenScratch}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
-const OrtkitCudaKernel kWritten = {2, kWrittenVariants};
+// A product of X and scratch memory, in half precision.
+constexpr int32_t kHalf = 10;
+const OrtkitTensor kHalves[] = {{"X", kHalf, 2, kRows}, {"W", kHalf, 1, kRow}, {"Y", kHalf, 2, kRows}};
+const OrtkitProduct kProduct = {0, 1, 2, 8, 16, kSizeA};
+const OrtkitArgument kProductArguments[] = {Tensor(0), Scratch(0), Scratch(1), kNull, kNull};
+const OrtkitStep kProductSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kProductArguments, 1, kMappedImages, 0, nullptr, &kProduct}};
+const OrtkitExtent kProductScratch[] = {{1000, 0, nullptr}, {5000, 0, nullptr}};
+const OrtkitVariant kProductVariants[] = {{0, nullptr, 0, 1, kProductSteps, 2, kProductScratch}};
+const OrtkitCudaKernel kMultiplied = {1, kProductVariants};
 
 // What a device, a driver or a run may not take.
 const OrtkitArgument kWideArguments[] = {Tensor(0), Size32({1 << 20, 2, kAB})};
 const OrtkitImage kLimitImages[] = {{80, 1, "ptx 80 limit", 0}};
-const OrtkitStep kTooWideSteps[] = {{"limit", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 2, kWideArguments, 1, kLimitImages, 0, nullptr}};
-const OrtkitStep kTallSteps[] = {{"limit", {{kOne, 1}, {{40000, 1, kA}, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
-const OrtkitStep kHugeSteps[] = {{"limit", {{{INT64_MAX, 1, kB}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
+const OrtkitStep kTooWideSteps[] = {{"limit", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 2, kWideArguments, 1, kLimitImages, 0, nullptr, nullptr}};
+const OrtkitStep kTallSteps[] = {{"limit", {{kOne, 1}, {{40000, 1, kA}, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr, nullptr}};
+const OrtkitStep kHugeSteps[] = {{"limit", {{{INT64_MAX, 1, kB}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr, nullptr}};
 const OrtkitVariant kTooWideVariants[] = {{0, nullptr, 0, 1, kTooWideSteps, 0, nullptr}};
 const OrtkitVariant kTallVariants[] = {{0, nullptr, 0, 1, kTallSteps, 0, nullptr}};
 const OrtkitVariant kHugeVariants[] = {{0, nullptr, 0, 1, kHugeSteps, 0, nullptr}};
@@ -115,9 +117,9 @@ const OrtkitCudaKernel kTooWide = {1, kTooWideVariants}, kTall = {1, kTallVarian
 
 const OrtkitImage kBrokenImages[] = {{80, 1, "ptx 80 broken", 0}};
 const OrtkitImage kNarrowBlockImages[] = {{80, 1, "ptx 80 narrow", 0}};
-const OrtkitStep kBrokenSteps[] = {{"broken", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kBrokenImages, 0, nullptr}};
-const OrtkitStep kNarrowSteps[] = {{"narrow", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 128, 0, 0, nullptr, 1, kNarrowBlockImages, 0, nullptr}};
-const OrtkitStep kMissingSteps[] = {{"missing", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
+const OrtkitStep kBrokenSteps[] = {{"broken", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kBrokenImages, 0, nullptr, nullptr}};
+const OrtkitStep kNarrowSteps[] = {{"narrow", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 128, 0, 0, nullptr, 1, kNarrowBlockImages, 0, nullptr, nullptr}};
+const OrtkitStep kMissingSteps[] = {{"missing", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr, nullptr}};
 const OrtkitVariant kBrokenVariants[] = {{0, nullptr, 0, 1, kBrokenSteps, 0, nullptr}};
 const OrtkitVariant kNarrowVariants[] = {{0, nullptr, 0, 1, kNarrowSteps, 0, nullptr}};
 const OrtkitVariant kMissingVariants[] = {{0, nullptr, 0, 1, kMissingSteps, 0, nullptr}};
@@ -125,7 +127,7 @@ const OrtkitCudaKernel kBroken = {1, kBrokenVariants}, kNarrow = {1, kNarrowVari
 
 // A cubin for one architecture and nothing else.
 const OrtkitImage kOnlyImages[] = {{90, 0, "cubin 90 add", 0}};
-const OrtkitStep kOnlySteps[] = {{"add", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOnlyImages, 0, nullptr}};
+const OrtkitStep kOnlySteps[] = {{"add", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOnlyImages, 0, nullptr, nullptr}};
 const OrtkitVariant kOnlyVariants[] = {{0, nullptr, 0, 1, kOnlySteps, 0, nullptr}};
 const OrtkitCudaKernel kOnly = {1, kOnlyVariants};
 
@@ -133,9 +135,9 @@ const OrtkitCudaKernel kOnly = {1, kOnlyVariants};
 const OrtkitImage kFreshImages[] = {{90, 0, "cubin 90xfresh", 0}, {80, 1, "ptx 80 fresh", 0}};
 const OrtkitImage kNewerImages[] = {{90, 0, "cubin 90xnewer", 0}, {80, 1, "ptx 80 newer", 0}};
 const OrtkitImage kOldImages[] = {{90, 0, "cubin 90xfresh", 0}};
-const OrtkitStep kFreshSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kFreshImages, 0, nullptr}};
-const OrtkitStep kNewerSteps[] = {{"newer", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kNewerImages, 0, nullptr}};
-const OrtkitStep kOldSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOldImages, 0, nullptr}};
+const OrtkitStep kFreshSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kFreshImages, 0, nullptr, nullptr}};
+const OrtkitStep kNewerSteps[] = {{"newer", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kNewerImages, 0, nullptr, nullptr}};
+const OrtkitStep kOldSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOldImages, 0, nullptr, nullptr}};
 const OrtkitVariant kFreshVariants[] = {{0, nullptr, 0, 1, kFreshSteps, 0, nullptr}};
 const OrtkitVariant kNewerVariants[] = {{0, nullptr, 0, 1, kNewerSteps, 0, nullptr}};
 const OrtkitVariant kOldVariants[] = {{0, nullptr, 0, 1, kOldSteps, 0, nullptr}};
@@ -161,10 +163,11 @@ const OrtkitOp kOps[] = {
     Op("add", AddOnCpu, &kAdd), Op("broken", nullptr, &kBroken), Op("cpu_only", AddOnCpu, nullptr),
     Op("fresh", nullptr, &kFresh), Op("huge", nullptr, &kHuge), Op("mapped", nullptr, &kMapped),
     Op("missing", nullptr, &kMissing),
+    {"multiplied", "0", 2, kSymbols, 2, 1, kHalves, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, nullptr, nullptr, &kMultiplied},
     Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("not_mapped", nullptr, &kNotMapped),
     Op("old", nullptr, &kOld),
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
-    Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide), Op("written", nullptr, &kWritten)};
+    Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide)};
 constexpr int32_t kOpCount = sizeof kOps / sizeof *kOps;
 OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * (kOpCount + 2)];  // "add" and "only_90" have two
 
@@ -291,7 +294,7 @@ bool NothingIsLeft() {
 
 // ---- tests
 constexpr char kAllForCuda[] =
-    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda written@cuda ";
+    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda multiplied@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
 constexpr char kAllForCpu[] = "add cpu_only only_90 ";
 
 void ASessionGetsTheKernelsOfItsTarget() {
@@ -397,16 +400,50 @@ void TensorsAreMappedFromTheSizesOfARun() {
   EXPECT(NothingIsLeft());
 }
 
-void ScratchIsMappedToo() {
-  if (!has_maps) return;
+// As fake_cublas.cc has it.
+struct FakeGemm {
+  int64_t numbers[14];
+  const void* places[4];
+  float factors[2];
+};
+
+void ProductsAreCublasWhereItIs() {
+  void* library = dlopen("libcublas.so.13", RTLD_NOW | RTLD_LOCAL);
+  EXPECT(library != nullptr);
+  auto* asked = static_cast<FakeGemm*>(dlsym(library, "fake_gemm"));
+  auto* result = static_cast<int32_t*>(dlsym(library, "fake_gemm_result"));
   const Session session;
-  cuda->Define("mapped", [](const fake_cuda::Launch& launch) {
-    const fake_cuda::Map map = launch.Get<fake_cuda::Map>(0);
-    EXPECT(map.address == launch.Get<char*>(2) + 32 && map.type == 7 && map.dims[0] == 8);
-    EXPECT(launch.Get<char*>(1) != launch.Get<char*>(2));
-  });
-  Case run(3, 8);
-  EXPECT_TEXT(session.Run("written", &run.context), "");
+  static void* matrix = nullptr;
+  cuda->Define("mapped", [](const fake_cuda::Launch& launch) { Note(launch), matrix = launch.Get<void*>(2); });
+  int handle = 0;
+  const auto run = [&](void* blas) {
+    ort::Value x(kHalf, {3, 8}, 2), w(kHalf, {8}, 2);
+    ort::KernelContext context;
+    context.inputs = {&x, &w};
+    context.output_types = {kHalf};
+    context.outputs = {nullptr};
+    context.stream = &stream_of_runs;
+    context.blas = blas;
+    launched.clear();
+    *asked = {};
+    EXPECT_TEXT(session.Run("multiplied", &context), "");
+    if (blas == nullptr) return;
+    const FakeGemm& gemm = *asked;
+    EXPECT(gemm.places[0] == blas && gemm.places[2] == x.data && gemm.places[3] == context.outputs[0]->data);
+    EXPECT(gemm.places[1] != nullptr && (matrix == nullptr || gemm.places[1] == matrix));
+    // y^T of 8 x 3 is w, which lies in rows of 16, times x^T, in float16 with sums in float32.
+    const int64_t wanted[] = {1, 0, 8, 3, 16, 2, 16, 2, 16, 2, 8, 68, -1, 1};
+    EXPECT(std::equal(std::begin(wanted), std::end(wanted), gemm.numbers));
+    EXPECT(gemm.factors[0] == 1.0f && gemm.factors[1] == 0.0f);
+  };
+  run(&handle);
+  EXPECT(launched.empty());
+  *result = 15;  // what it does not take, the step's code computes
+  run(&handle);
+  EXPECT(launched == std::vector<std::string>{"mapped 3x1x1 32 0"});
+  *result = 0;
+  run(nullptr);
+  EXPECT(launched == std::vector<std::string>{"mapped 3x1x1 32 0"});
   EXPECT(NothingIsLeft());
 }
 
@@ -836,7 +873,7 @@ const Test with_driver[] = {
     {"steps run in order with scratch between", StepsRunInOrderWithScratchBetween},
     {"tensors are mapped from the sizes of a run", TensorsAreMappedFromTheSizesOfARun},
     {"of nothing there is no map", OfNothingThereIsNoMap},
-    {"scratch is mapped, too", ScratchIsMappedToo},
+    {"products are cuBLAS where it is", ProductsAreCublasWhereItIs},
     {"scratch is kept for its stream", ScratchIsKeptForItsStream},
     {"runs at a time have scratch of their own", RunsAtATimeHaveScratchOfTheirOwn},
     {"kernels share scratch", KernelsShareScratch},

@@ -294,6 +294,13 @@ ort::Status* Stream(const ort::KernelContext* context, void** stream) {
   return nullptr;
 }
 
+ort::Status* Resource(const ort::KernelContext* context, int32_t version, int32_t which, void** resource) {
+  FAKE_CALL();
+  if (version != 1 || which != 10002) return new ort::Status{2, "no such resource"};
+  *resource = context->blas;
+  return nullptr;
+}
+
 ort::Status* Alloc(ort::Allocator*, size_t bytes, void** out) {
   FAKE_CALL();
   ++live_scratch;
@@ -373,6 +380,7 @@ struct Tables {
     Set(ort::KernelInfoGetAllocator, InfoAllocator);
     Set(ort::ReleaseAllocator, ReleaseAllocator);
     Set(ort::AllocatorGetInfo, AllocatorInfo);
+    Set(ort::GetResource, Resource);
     Set(ort::MemoryInfoGetId, MemoryDevice);
     Set(ort::GetGpuComputeStream, Stream);
     Set(ort::AllocatorAlloc, Alloc);

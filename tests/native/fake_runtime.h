@@ -85,6 +85,7 @@ struct KernelContext {
   int threads = 1;
   std::atomic<int> parallel_calls{0};
   void* stream = nullptr;                // of a run on CUDA
+  void* blas = nullptr;                  // its cuBLAS handle; null: there is none
 
   ~KernelContext();
 };

@@ -29,8 +29,8 @@ const OrtkitArgument kArguments[] = {
     {ORTKIT_ARGUMENT_SIZE32, 0, {1, 2, kAB}}, {ORTKIT_ARGUMENT_NULL, 0, {}}, {ORTKIT_ARGUMENT_NULL, 0, {}}};
 const OrtkitImage kSmallImages[] = {{80, 0, "cubin 80 small", 0}, {80, 1, "ptx 80 small", 0}};
 const OrtkitImage kLargeImages[] = {{80, 0, "cubin 80 large", 0}, {80, 1, "ptx 80 large", 0}};
-const OrtkitStep kSmallSteps[] = {{"small", {{{1, 1, kA}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 6, kArguments, 2, kSmallImages, 0, nullptr}};
-const OrtkitStep kLargeSteps[] = {{"large", {{{1, 1, kA}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 6, kArguments, 2, kLargeImages, 0, nullptr}};
+const OrtkitStep kSmallSteps[] = {{"small", {{{1, 1, kA}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 6, kArguments, 2, kSmallImages, 0, nullptr, nullptr}};
+const OrtkitStep kLargeSteps[] = {{"large", {{{1, 1, kA}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 6, kArguments, 2, kLargeImages, 0, nullptr, nullptr}};
 // Both for aligned data only: the attribute, which lies on the host, must not count.
 const OrtkitVariant kSmallVariants[] = {{0, nullptr, 1, 1, kSmallSteps, 0, nullptr}};
 const OrtkitVariant kLargeVariants[] = {{0, nullptr, 1, 1, kLargeSteps, 0, nullptr}};

@@ -14,8 +14,13 @@ from tests.native.test_shim import SANITIZERS, build
 
 
 def fake_driver(folder: Path, flags: list[str], *definitions: str) -> Path:
-    """Compile fake_cuda.cc as libcuda.so.1; returns its folder, for LD_LIBRARY_PATH."""
+    """Compile fake_cuda.cc as libcuda.so.1; returns its folder, for LD_LIBRARY_PATH.
+
+    Beside it is fake_cublas.cc as libcublas.so.13.
+    """
     folder.mkdir()
+    blas = compiled(HERE / "fake_cublas.cc", [*flags, "-fPIC"])
+    linked(folder / "libcublas.so.13", [blas], [*flags, "-shared"])
     made = compiled(HERE / "fake_cuda.cc", [*flags, *definitions, "-fPIC"])
     return linked(folder / "libcuda.so.1", [made], [*flags, "-shared"]).parent
 

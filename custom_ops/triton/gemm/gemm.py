@@ -38,16 +38,9 @@ _TEXTS = ("gemm_hopper_group_kernel", "gemm_hopper_kernel")
 
 @dataclass(frozen=True)
 class TiledProduct:
-    """Products of more rows than one, or of a number that is not known.
-
-    Args:
-        form: What it computes.
-        scratch: The block of scratch memory that the matrix of one product is in, of the type of
-            x; None where it is an input.
-    """
+    """Products of more rows than one, or of a number that is not known."""
 
     form: Products
-    scratch: int | None = None
     #: cuBLAS is faster than the plain kernel: other GPUs run the function's body.
     architectures: ClassVar[tuple[int, ...]] = (90,)
 
@@ -65,21 +58,13 @@ class TiledProduct:
 
     def hopper(self, tile: Tile) -> VariantSource:
         """Return the kernel that copies boxes, for the rows that the tile is for."""
-        most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
-        return hand_variant(
-            self.form.signature, [self.hopper_call(tile)], "", self._conditions(most),
-            architectures=self.architectures,
-        )  # fmt: skip
-
-    def hopper_call(self, tile: Tile) -> Call:
-        """Return the launch that copies boxes."""
         form, rows, result = self.form, self.form.rows, len(self.form.signature.inputs)
         columns, depth = Extent(form.columns), Extent(form.depth)
         height = tile.rows if tile.is_apart else tile.rows // tile.groups
         matrices = [
             self._boxes(
-                form.weights[place] if self.scratch is None else form.x, (depth, columns),
-                (tile.depth, width), is_transposed=form.is_transposed, scratch=self.scratch,
+                form.weights[place], (depth, columns), (tile.depth, width),
+                is_transposed=form.is_transposed,
             )
             for place, width in ((0, tile.columns), (-1, tile.rest or tile.columns))
         ]  # fmt: skip
@@ -100,12 +85,16 @@ class TiledProduct:
         grid = ((rows, tile.rows), (columns, tile.width), (self._count(), 1))
         if tile.blocks:
             grid = ((Extent(tile.blocks), 1), (ONE, 1), (ONE, 1))
+        call = Call(
+            "gemm", arguments, grid, _GROUP_WARPS, registers=tile.limit, is_gluon=True,
+            workers=_GROUP_WARPS * tile.groups,
+        )  # fmt: skip
         text = "".join(map(kernel_text, _TEXTS))
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1, is_gluon=True)
-        return Call(
-            "gemm", arguments, grid, _GROUP_WARPS, registers=tile.limit, is_gluon=True,
-            workers=_GROUP_WARPS * tile.groups, text=text,
-        )  # fmt: skip
+        most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
+        return hand_variant(
+            form.signature, [call], text, self._conditions(most), architectures=self.architectures
+        )
 
     def _plain(self) -> tuple[VariantSource, ...]:
         """Return the kernel for tensors without elements, and for those that are not aligned."""
@@ -143,14 +132,13 @@ class TiledProduct:
         box: tuple[int, int],
         *,
         is_transposed: bool = False,
-        scratch: int | None = None,
     ) -> Map:
         """Return a map of a matrix, or of many: of those one box at a time has a part."""
         signature = self.form.signature
         if is_transposed:
             sizes, box = sizes[::-1], box[::-1]
         if self.form.batch is None:
-            return Map(tensor, sizes, sizes[1:], box, scratch=scratch)
+            return Map(tensor, sizes, sizes[1:], box)
         shape = (*signature.inputs, *signature.outputs)[tensor].shape
         front = product(map(extent_of, shape[:-2]))
         return Map(tensor, (front, *sizes), (sizes[0] * sizes[1], sizes[1]), (1, *box))

@@ -55,17 +55,17 @@ PLAIN, PLAIN_PAIR = Tile(64, 128, 32, 3), Tile(64, 64, 32, 3)
 #: Multiprocessors of an H100.
 PROCESSORS = 132
 _SMALL = Tile(64, 64, 64, 12, is_early=True)
-MIDDLE = Tile(64, 128, 64, 8, is_early=True)
-BESIDE = Tile(64, 128, 64, 4, is_early=True, limit=128)
+_MIDDLE = Tile(64, 128, 64, 8, is_early=True)
+_BESIDE = Tile(64, 128, 64, 4, is_early=True, limit=128)
 #: One tile a multiprocessor where two of those side by side would not do: deep ones are ahead.
 _DEEP = Tile(64, 128, 64, 6, is_early=True, rest=64)
 #: What is deep.
 LEAST_DEPTH = 1536
 #: Clusters of two blocks whose columns are copied once were tried: 135.0 us where this takes 136.1
 #: (16,384 x 768 x 3,072 and GELU), and slower from 6,304 rows down.
-LARGE = Tile(128, 128, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
+_LARGE = Tile(128, 128, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
 #: Where one additional tensor is read, and, with more registers for them, several.
-WIDE = Tile(128, 256, 64, 3, 2, blocks=PROCESSORS)
+_WIDE = Tile(128, 256, 64, 3, 2, blocks=PROCESSORS)
 SHARED = Tile(128, 128, 64, 5, 2, blocks=PROCESSORS)
 _PAIR = Tile(128, 64, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
 _LARGE_PAIR = Tile(128, 128, 64, 4, 2, blocks=PROCESSORS)
@@ -96,15 +96,15 @@ def tiles_of(
     else:
         # One tile a multiprocessor, or two side by side.
         deep = [(_DEEP, 1)] if rows is not None and depth >= LEAST_DEPTH else []
-        few = [(_SMALL, 1), (MIDDLE, 1), *deep, (BESIDE, 2)] if count is not None else []
+        few = [(_SMALL, 1), (_MIDDLE, 1), *deep, (_BESIDE, 2)] if count is not None else []
         found = [
             replace(tile, most_rows=_rows_of(tile, tiles * PROCESSORS, columns, count or 1))
             for tile, tiles in few
         ]
-        if count != 1 and all((one.most_rows or 0) < BESIDE.rows for one in found):
+        if count != 1 and all((one.most_rows or 0) < _BESIDE.rows for one in found):
             # Of each of them half a larger tile would be empty.
-            found.append(replace(BESIDE, most_rows=BESIDE.rows))
-        found.append((LARGE, WIDE, SHARED)[min(whole, 2)])
+            found.append(replace(_BESIDE, most_rows=_BESIDE.rows))
+        found.append((_LARGE, _WIDE, SHARED)[min(whole, 2)])
     ranges = [one for one in found if one.most_rows is None or one.most_rows > 0]
     if rows is None:
         return tuple(ranges)

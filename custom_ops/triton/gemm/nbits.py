@@ -2,18 +2,16 @@
 
 A language model's rows are a prompt or one token, of a number that is known in a run. There is a
 kernel for each: small M waits for the weights to be read, and large M for the tensor cores. From
-some rows on the matrix is written in half precision first, as ONNX Runtime writes it: the tensor
-cores then read both operands from shared memory (`gemm_hopper_kernel`).
+some rows on the matrix is written in half precision first, as ONNX Runtime writes it, and cuBLAS
+multiplies: it has tiles for every number of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor
-from ortkit.kernels.cuda import Condition
+from ortkit.kernels.cuda import Condition, Product
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.hand import (
@@ -29,11 +27,12 @@ from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 
 from ...forms.conv_half import epilogue_text, optional
-from ...forms.gemm import MOST_OPERANDS, Products
+from ...forms.epilogue import Epilogue
+from ...forms.gemm import MOST_OPERANDS
 from ...forms.gemm_nbits_half import NBitsHalf, read_nbits_half
 from ..alignment import UNALIGNED_ARCHITECTURES
-from .gemm import TiledProduct, fits
-from .gemm_tiles import LARGE, MIDDLE, PROCESSORS, SHARED, WIDE, Tile
+from .gemm import fits
+from .gemm_tiles import PROCESSORS
 
 #: Weights of a group, whose words are the depth of one step of the tensor cores.
 _GROUP = 64
@@ -48,11 +47,8 @@ _NONE, _ROW, _WHOLE = range(3)
 _ONE = (5500.0, 1.7e-4, 0.0), (4200.0, 1.65e-4, 0.0)
 _FEW = (6000.0, 8.7e-4, 2.9e-6), (15_000.0, 3e-5, 3.65e-6)
 _MANY = (6000.0, 8e-4, 3.1e-6), (8000.0, 7.5e-4, 3.1e-6)
-#: Rows up to which weights go from registers into the tensor cores on Hopper, by columns: few or
-#: from `_WIDE` on.
-_MOST_PACKED, _MOST_PACKED_WIDE = 128, 512
-#: Columns whose rows begin at multiples of 16 bytes.
-_VECTOR = 8
+#: Rows up to which weights go from registers into the tensor cores.
+_MOST_PACKED = 128
 #: Words of a block of threads that writes the matrix, how often it has as many, and its warps.
 _WORDS, _TURNS, _WARPS = 256, 4, 8
 #: Rows that take what one takes, and those for which weights are read by warps that share columns.
@@ -100,59 +96,41 @@ class LargeM:
     architectures: tuple[int, ...] | None = None
 
 
-def tiles_of(block: int, columns: int, whole: int = 0) -> tuple[SmallM | LargeM | Tile, ...]:
+@dataclass(frozen=True)
+class Written:
+    """The product with a matrix that is written first; see `SmallM`."""
+
+    most_rows: int = _MOST_ROWS
+
+
+_Tile = SmallM | LargeM | Written
+
+
+def tiles_of(block: int, columns: int) -> tuple[_Tile, ...]:
     """Return the tiles for each range of rows, the last one for any number of them.
 
-    A `Tile` is one of the matrix in half precision. Measured on an H200 (2026-11). The first has
-    room for half as many rows where a group of 64 weights has two blocks.
-
-    Args:
-        block: Weights with one scale.
-        columns: Of the result.
-        whole: Additional operands of the epilogue of the result's size.
+    Measured on an H200 (2026-11). The first has room for half as many rows where a group of 64
+    weights has two blocks.
     """
     few = 8 // (2 if block < _GROUP else 1)
-    most = _most_packed(columns)
-    packed = [_up_to(2 * PROCESSORS, one, columns, most) for one in (_ANY, _HOPPER)]
-    written = [_up_to(PROCESSORS, one, columns, _MOST_ROWS) for one in (MIDDLE, LARGE)]
+    # No more tiles than two a multiprocessor.
+    small = 2 * PROCESSORS // -(-columns // _ANY.columns) * _ANY.rows
+    packed = [_HOPPER, _ANY] if small < _MOST_PACKED else [_ANY]
+    if _FEW_ROWS < small < _MOST_PACKED:
+        packed.insert(0, replace(_ANY, most_rows=small))
     return (
         SmallM(8, 32 if columns >= _WIDE else 16, 8, 4, 3, few, is_late=True),
         SmallM(16, 64, 8, 8, 3, _FEW_ROWS),
-        *_rising((*packed, replace(_LARGE_HOPPER, most_rows=most)), _FEW_ROWS),
-        *_rising(written, most),
-        *([] if most == _MOST_ROWS else [WIDE if whole < 2 else SHARED]),
-        _ANY,
+        *packed,
+        Written(),
     )
 
 
-def _most_packed(columns: int) -> int:
-    """Return the rows up to which the matrix is not written; boxes of results are aligned."""
-    if columns % _VECTOR:
-        return _MOST_ROWS
-    return _MOST_PACKED if columns < _WIDE else _MOST_PACKED_WIDE
-
-
-def _up_to(tiles: int, tile: _Tile, columns: int, most: int) -> _Tile:
-    """Return a tile for the rows of which there are no more tiles than this, and for no more."""
-    width = tile.width if isinstance(tile, Tile) else tile.columns
-    return replace(tile, most_rows=min(tiles // -(-columns // width) * tile.rows, most))
-
-
-def _rising(tiles: Sequence[_Tile], rows: int) -> list[_Tile]:
-    """Return those for more rows than what is before them, which is for `rows`."""
-    found = []
-    for tile in tiles:
-        if (tile.most_rows or 0) > rows:
-            found.append(tile)
-            rows = tile.most_rows or 0
-    return found
-
-
-_Tile = TypeVar("_Tile", LargeM, Tile)
 #: Up to two tiles a multiprocessor, and where there are more.
-_ANY = LargeM(64, 64, 128, 4, 4)
-_HOPPER = LargeM(128, 128, 128, 8, 3, architectures=(90,))
-_LARGE_HOPPER = LargeM(256, 128, 128, 8, 3, architectures=(90,))
+_ANY = LargeM(64, 64, 128, 4, 4, _MOST_PACKED)
+_HOPPER = LargeM(128, 128, 128, 8, 3, _MOST_PACKED, architectures=(90,))
+#: Without tiles of its own: the matrix as `gemm_kernel` has it, and what follows.
+_PLAIN, _AFTER = (64, 128, 32, 3), (8, 256)
 
 
 @dataclass(frozen=True)
@@ -164,15 +142,14 @@ class NBitsGemm:
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of rows, and one for tensors that are not aligned."""
         form, rows = self.form, self.form.rows.static
-        tiles = tiles_of(form.block, form.columns, self._kinds().count(_WHOLE))
+        tiles = tiles_of(form.block, form.columns)
         if rows is not None:
             # What is made for some architectures is followed by what is made for all.
-            fitting = [one for one in tiles if one.most_rows is None or rows <= one.most_rows]
-            tiles = (fitting[0], *fitting[1:][-1:])
-            if isinstance(fitting[0], SmallM) or fitting[0] == fitting[-1]:
-                tiles = tiles[:1]
+            fitting = [one for one in tiles if rows <= one.most_rows]
+            is_for_all = not isinstance(fitting[0], LargeM) or fitting[0].architectures is None
+            tiles = tuple(fitting[: 1 if is_for_all else 2])
         made = (
-            self._written(one) if isinstance(one, Tile) else self._variant(one) for one in tiles
+            self._written() if isinstance(one, Written) else self._variant(one) for one in tiles
         )
         return (*made, self._unaligned())
 
@@ -180,8 +157,7 @@ class NBitsGemm:
         """Return nanoseconds of the product, ONNX Runtime's and ours."""
         of, rows = self.form, self.form.rows.at(NOMINAL_SIZE)
         weights = of.depth * of.columns
-        is_few = rows <= _most_packed(of.columns)
-        costs = _ONE if rows <= _ROWS_OF_ONE else _FEW if is_few else _MANY
+        costs = _ONE if rows <= _ROWS_OF_ONE else _FEW if rows <= _MOST_PACKED else _MANY
         before, after = (
             launch + weights * (weight + rows * multiply) for launch, weight, multiply in costs
         )
@@ -210,28 +186,45 @@ class NBitsGemm:
             architectures=tile.architectures if isinstance(tile, LargeM) else None,
         )  # fmt: skip
 
-    def _written(self, tile: Tile) -> VariantSource:
-        """Return the kernels that write the matrix and multiply, for the rows of a tile."""
-        of = self.form
-        arguments: tuple[Passed, ...] = (
-            Tensor(of.weight), Tensor(of.scale), optional(of.zero),
-            Scratch(0, of.signature.outputs[0].dtype), of.columns, of.depth, of.block, _WORDS,
-            _TURNS, self._is_bfloat(),
-        )  # fmt: skip
+    def _written(self) -> VariantSource:
+        """Return the launches that write the matrix, multiply, and do what follows in place."""
+        of, y = self.form, Tensor(len(self.form.signature.inputs))
+        dtype = of.signature.outputs[0].dtype
+        matrix = Scratch(0, dtype)
         words = Extent(of.columns * of.depth // 8)
         write = Call(
-            "nbits_dequantize_kernel", arguments, ((words, _WORDS * _TURNS), (ONE, 1), (ONE, 1)),
-            _WARPS, text=kernel_text("nbits_dequantize_kernel"),
+            "nbits_dequantize_kernel",
+            (
+                Tensor(of.weight), Tensor(of.scale), optional(of.zero), matrix, of.columns,
+                of.depth, of.block, _WORDS, _TURNS, self._is_bfloat(),
+            ),
+            ((words, _WORDS * _TURNS), (ONE, 1), (ONE, 1)), _WARPS,
+            text=kernel_text("nbits_dequantize_kernel"),
         )  # fmt: skip
-        product = Products(
-            of.signature, of.x, None, (of.weight,), of.reads, of.epilogue, of.rows, of.depth,
-            of.columns, is_transposed=True,
+        rows, columns, depth, stages = _PLAIN
+        nothing: tuple[Passed, ...] = (Tensor(of.x),) * MOST_OPERANDS
+        multiply = Call(
+            "gemm_kernel",
+            (
+                Tensor(of.x), matrix, matrix, *nothing, y, Size(of.rows), of.columns, of.depth,
+                rows, columns, depth, True, False, False, *[_NONE] * MOST_OPERANDS, None,
+            ),
+            ((of.rows, rows), (Extent(of.columns), columns), (ONE, 1)), 4, stages,
+            text=kernel_text("gemm_kernel")
+            + epilogue_text("epilogue", Epilogue((), ()), MOST_OPERANDS + 1),
+            product=Product(of.x, 0, y.index, of.rows, of.columns, of.depth),
         )  # fmt: skip
-        multiply = TiledProduct(product, scratch=0).hopper_call(tile)
-        most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
+        rows, columns = _AFTER
+        finish = Call(
+            "nbits_epilogue_kernel",
+            (*self._operands()[4:], Size(of.rows), of.columns, rows, columns, *self._kinds()),
+            ((of.rows, rows), (Extent(of.columns), columns), (ONE, 1)), 4,
+            text=self._text("nbits_kernel", "nbits_epilogue_kernel"),
+        )  # fmt: skip
+        calls = [write, multiply, *([finish] if of.epilogue.steps else [])]
         return hand_variant(
-            of.signature, [write, multiply], "", self._conditions(most),
-            scratch=(Extent(2 * of.columns * of.depth),), architectures=TiledProduct.architectures,
+            of.signature, calls, "", self._conditions(_MOST_ROWS),
+            scratch=(Extent(2 * of.columns * of.depth),),
         )  # fmt: skip
 
     def _unaligned(self) -> VariantSource:

@@ -1,7 +1,6 @@
 """Weights in 4 bits with a factor for each block, written in half precision.
 
-The first launch of a product of many rows: the second reads the matrix as boxes
-(`gemm_hopper_kernel`).
+The first launch of a product of many rows. The second one is cuBLAS, or `gemm_kernel`.
 """
 
 # mypy: ignore-errors

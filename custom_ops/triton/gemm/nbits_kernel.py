@@ -269,9 +269,11 @@ def nbits_large_m_kernel(
     EACH: tl.constexpr = BK // BLOCK if BK > BLOCK else 1
     BITS: tl.constexpr = 0x4300 if IS_BFLOAT else 0x6400
     DTYPE: tl.constexpr = tl.bfloat16 if IS_BFLOAT else tl.float16
-    # What is read for rows and columns that there are none of is not written.
+    # What is read for columns that there are none of is not written. Rows that there are none of
+    # are not read: as many reads of one row would wait for each other.
     known = tl.minimum(columns, N - 1)[:, None].to(tl.int64)
-    right = tl.minimum(rows, M - 1)[None, :].to(tl.int64) * K + at[:, None]
+    right = rows[None, :].to(tl.int64) * K + at[:, None]
+    is_row = (rows < M)[None, :]
     block = tl.arange(0, EACH)
     # The factors of a step are on their way while the step before is computed.
     s = factors_of(scale, known, block, BLOCKS)
@@ -280,11 +282,11 @@ def nbits_large_m_kernel(
     acc = tl.zeros((BN, BM), tl.float32)
     for k in tl.range(0, K, BK, num_stages=STAGES):
         if IS_EVEN:
-            a = tl.load(x + right + k)
+            a = tl.load(x + right + k, mask=is_row, other=0.0)
             b = tl.load(w + known * (K // 2) + (k // 2 + byte)[None, :])
         else:
             is_byte = (k // 2 + byte < K // 2)[None, :]
-            a = tl.load(x + right + k, mask=(k + at < K)[:, None], other=0.0)
+            a = tl.load(x + right + k, mask=(k + at < K)[:, None] & is_row, other=0.0)
             b = tl.load(w + known * (K // 2) + (k // 2 + byte)[None, :], mask=is_byte, other=0)
         low, high = (b & 15).to(tl.uint16) | BITS, (b >> 4).to(tl.uint16) | BITS
         weights = tl.reshape(tl.join(low, high), (BN, BK)).to(DTYPE, bitcast=True)

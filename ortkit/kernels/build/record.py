@@ -16,6 +16,7 @@ from ortkit.kernels.cuda import (
     CudaKernel,
     Image,
     LeftOut,
+    Product,
     Step,
     TensorMap,
     Variant,
@@ -121,7 +122,16 @@ def _step(record: Mapping[str, Any]) -> Step:
     arguments = tuple(map(_argument, record["arguments"]))
     entry, threads = str(record["entry"]), int(record["threads"])
     maps = tuple(map(_map, record["maps"]))
-    return Step(entry, (x, y, z), threads, int(record["shared_bytes"]), arguments, maps)
+    shared, product = int(record["shared_bytes"]), _product(record["product"])
+    return Step(entry, (x, y, z), threads, shared, arguments, maps, product)
+
+
+def _product(record: Mapping[str, Any] | None) -> Product | None:
+    if record is None:
+        return None
+    x, weight, y = (int(record[name]) for name in ("x", "weight", "y"))
+    rows = _extent(record["rows"])
+    return Product(x, weight, y, rows, int(record["columns"]), int(record["depth"]))
 
 
 def _map(record: Mapping[str, Any]) -> TensorMap:
@@ -132,7 +142,6 @@ def _map(record: Mapping[str, Any]) -> TensorMap:
         tuple(map(int, record["box"])),
         int(record["first"]),
         int(record["swizzle"]),
-        None if record["scratch"] is None else int(record["scratch"]),
     )
 
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import InternalError, KernelError
-from ortkit.kernels.cuda import Argument, CudaKernel, Image, Step, TensorMap, Variant
+from ortkit.kernels.cuda import (
+    Argument,
+    CudaKernel,
+    Image,
+    Product,
+    Step,
+    TensorMap,
+    Variant,
+)
 from ortkit.kernels.link.csource import c_extent, c_extents, c_text
 from ortkit.kernels.sizes import ONE, Extent
 
@@ -168,12 +176,26 @@ def _step_source(
     )
     lines.append(f"static const OrtkitImage {name}_images[] = {{{code}}};")
     lines += _maps_source(name, step, places)
+    lines += _product_source(name, step.product, places)
     entry = (
         f"{{{c_text(step.entry)}, {{{grid}}}, {step.threads}, {step.shared_bytes}, "
         f"{len(parameters)}, {name}_arguments, {len(images)}, {name}_images, "
-        f"{len(step.maps)}, {f'{name}_maps' if step.maps else 'NULL'}}}"
+        f"{len(step.maps)}, {f'{name}_maps' if step.maps else 'NULL'}, "
+        f"{f'&{name}_product' if step.product else 'NULL'}}}"
     )
     return lines, entry
+
+
+def _product_source(name: str, one: Product | None, places: Sequence[str]) -> list[str]:
+    """Return the matrix product that a launch computes, if it is one for a library."""
+    if one is None:
+        return []
+    rows = c_extent(f"{name}_rows", 0, one.rows)
+    return [
+        *c_extents(f"{name}_rows", [one.rows], places),
+        f"static const OrtkitProduct {name}_product = "
+        f"{{{one.x}, {one.weight}, {one.y}, {one.columns}, {one.depth}, {rows}}};",
+    ]
 
 
 def _maps_source(name: str, step: Step, places: Sequence[str]) -> list[str]:
@@ -185,8 +207,7 @@ def _maps_source(name: str, step: Step, places: Sequence[str]) -> list[str]:
         lines += c_extents(f"{own}_strides", one.strides, places)
         box = ", ".join(map(str, one.box))
         entries.append(
-            f"{{{one.tensor}, {-1 if one.scratch is None else one.scratch}, {len(one.dims)}, "
-            f"{one.swizzle}, {one.first}, {own}_dims, "
+            f"{{{one.tensor}, {len(one.dims)}, {one.swizzle}, {one.first}, {own}_dims, "
             f"{own}_strides, {{{box}}}}}"
         )
     if entries:
@@ -224,7 +245,9 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
     if len(step.maps) > _MAX_MAPS:
         raise InternalError(f"{where} has {len(step.maps)} maps of tensors")
     for each in step.maps:
-        _check_map(where, each, tensors, scratch)
+        _check_map(where, each, tensors)
+    if step.product is not None:
+        _check_product(where, step.product, tensors, scratch)
     for one in step.arguments:
         if one.kind in most and not 0 <= one.index < most[one.kind]:
             raise InternalError(f"{where} reads {one.kind} {one.index}, which is not there")
@@ -232,12 +255,18 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
             raise InternalError(f"{where} has an argument that is no size")
 
 
-def _check_map(where: str, one: TensorMap, tensors: int, scratch: int = 0) -> None:
+def _check_product(where: str, one: Product, tensors: int, scratch: int) -> None:
+    """Raise unless a product is of tensors and scratch memory that are there."""
+    is_there = 0 <= one.x < tensors and 0 <= one.y < tensors and 0 <= one.weight < scratch
+    if not is_there or not 0 < one.columns < 2**31 or not 0 < one.depth < 2**31:
+        raise InternalError(f"{where} has a product of what is not there")
+
+
+def _check_map(where: str, one: TensorMap, tensors: int) -> None:
     """Raise unless CUDA takes a map like this one, whatever its sizes are in a run."""
     factors = [stride.factor for stride in one.strides]
     if (
         not 0 <= one.tensor < tensors
-        or not (one.scratch is None or 0 <= one.scratch < scratch)
         or not 0 < len(one.dims) <= _MAX_RANK
         or (len(one.box), len(one.strides)) != (len(one.dims), len(one.dims) - 1)
         or not all(0 < size <= _MAX_BOX for size in one.box)

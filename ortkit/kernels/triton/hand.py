@@ -7,12 +7,12 @@ generated kernel has, and passes everything else on as it stands in the source.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 from ortkit.errors import InternalError
-from ortkit.kernels.cuda import Argument, Condition, TensorMap, rename_extent
+from ortkit.kernels.cuda import Argument, Condition, Product, TensorMap, rename_extent
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
 from ortkit.kernels.triton.maps import map_parameter, tensor_map
@@ -53,12 +53,11 @@ class Map:
     Its parameter is a tensor descriptor. Addresses have to be multiples of 16 bytes.
 
     Args:
-        tensor: Index of the tensor; of a scratch block a tensor with elements of its type.
+        tensor: Index of the tensor.
         dims: Outermost first, at most five.
         strides: Elements between neighbours along all of them but the innermost, which is dense.
         box: What is copied at once, powers of two.
         first: The element where it begins.
-        scratch: The block of scratch memory that it is instead of a tensor; None for a tensor.
     """
 
     tensor: int
@@ -66,7 +65,6 @@ class Map:
     strides: tuple[Extent, ...]
     box: tuple[int, ...]
     first: int = 0
-    scratch: int | None = None
 
 
 Literal = int | float | bool | str | tuple[tuple[int, int], ...] | None
@@ -88,6 +86,7 @@ class Call:
         is_gluon: Whether the text is in Gluon.
         workers: Additional warps that a kernel in Gluon gives roles of their own.
         text: The module with the function; None for that of all launches.
+        product: What it computes, for a library to compute instead; None for nothing such.
     """
 
     function: str
@@ -100,6 +99,7 @@ class Call:
     is_gluon: bool = False
     workers: int = 0
     text: str | None = None
+    product: Product | None = None
 
 
 def kernel_text(name: str) -> str:
@@ -128,7 +128,7 @@ def hand_variant(
     Args:
         signature: The signature of what it computes.
         calls: Its launches, one after the other.
-        text: The module with their functions, see `kernel_text`, but for calls with one.
+        text: The module with their functions, see `kernel_text`, but for calls that have one.
         conditions: When it may be used. Sizes are those of the signature.
         is_aligned: Whether tensors must start at multiples of 16 bytes, as Triton then assumes.
         multiples: Sizes that Triton may assume are multiples of 16; the conditions say so too.
@@ -155,7 +155,7 @@ def hand_variant(
             StepSource(
                 entry, module + "\n".join((*lines, "")), parameters, call.grid, call.warps,
                 call.stages, call.fp_fusion, call.registers, wrapper.maps(), call.is_gluon,
-                call.workers,
+                call.workers, product=call.product,
             )
         )  # fmt: skip
     return VariantSource(
@@ -229,7 +229,6 @@ class _Wrapper:
             for extents in (value.dims, value.strides)
         )
         made = tensor_map(value.tensor, dtype, dims, strides, value.box, value.first)
-        made = replace(made, scratch=value.scratch)
         number = len(self._maps)
         name = f"m{number}"
         self._maps[name] = made

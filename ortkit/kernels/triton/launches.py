@@ -166,8 +166,7 @@ def _arguments(text: StepSource, step: Step, tensors: int, sizes: Sizes) -> tupl
             one = step.maps[argument.index]
             dims = tuple(evaluate(size, sizes) for size in one.dims)
             strides = tuple(evaluate(size, sizes) for size in one.strides)
-            number = one.tensor if one.scratch is None else tensors + one.scratch
-            found.append(Passed(type_, number, one.first, dims, strides))
+            found.append(Passed(type_, one.tensor, one.first, dims, strides))
         elif argument.extent is None:
             behind = tensors if argument.kind == "scratch" else 0
             found.append(Passed(type_, behind + argument.index))

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ortkit.kernels.cuda import CeilDiv, Condition, Step, TensorMap, Variant, rename_extent
+from ortkit.kernels.cuda import (
+    CeilDiv,
+    Condition,
+    Product,
+    Step,
+    TensorMap,
+    Variant,
+    rename_extent,
+)
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.configs import Config
 from ortkit.kernels.triton.parameters import Parameter
@@ -31,6 +39,7 @@ class StepSource:
         workers: Additional warps that a kernel in Gluon gives roles of their own.
         is_light: Whether blocks of the next launch may share a multiprocessor with this one's
             from the beginning on.
+        product: What a library may compute in its place; None for nothing such.
     """
 
     entry: str
@@ -45,6 +54,7 @@ class StepSource:
     is_gluon: bool = False
     workers: int = 0
     is_light: bool = False
+    product: Product | None = None
 
     def step(self, shared_bytes: int, symbols: tuple[str, ...]) -> Step:
         """Return how it is launched."""
@@ -57,6 +67,7 @@ class StepSource:
             shared_bytes,
             tuple(arguments),
             self.maps,
+            self.product and replace(self.product, rows=rename_extent(self.product.rows, symbols)),
         )
 
 

@@ -15,7 +15,6 @@ from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.build import compile_step, write_images
 from ortkit.kernels.triton.hand import Call, Map, hand_variant
-from ortkit.kernels.triton.launches import launches_of
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.targets.target import Target
 
@@ -97,7 +96,7 @@ def test_kernels_copy_boxes(is_gluon: bool, tmp_path: Path) -> None:
     kernel = CudaKernel("0", "triton", TARGET, made.variants, made.images, 0.0)
     source_text = "\n".join(kernel_source("k", kernel, 2, ["s0"], image_files([kernel])))
     assert "{ORTKIT_ARGUMENT_MAP, 1, " in source_text
-    assert "{0, -1, 2, 128, 0, k_0_0_map0_dims, k_0_0_map0_strides, {64, 64}}" in source_text
+    assert "{0, 2, 128, 0, k_0_0_map0_dims, k_0_0_map0_strides, {64, 64}}" in source_text
 
 
 def test_a_map_is_kept_with_its_kernel(tmp_path: Path) -> None:
@@ -106,23 +105,6 @@ def test_a_map_is_kept_with_its_kernel(tmp_path: Path) -> None:
     record = record_of(kernel)
     files = {image.path.name: image.path for image in kernel.images}
     assert kernel_from(record, "0", "triton", TARGET, files).variants == kernel.variants
-
-
-def test_scratch_memory_is_mapped_in_the_place_of_a_tensor(tmp_path: Path) -> None:
-    maps = Map(0, DIMS, STRIDES, (64, 128), scratch=0), Map(1, DIMS, STRIDES, (64, 128))
-    call = Call("copy", maps, ((ROWS, 64), (ONE, 1), (ONE, 1)), 4)
-    scratch = (Extent(256, ("n",)),)
-    source = hand_variant(SIGNATURE, [call], TRITON, scratch=scratch, architectures=(90,))
-    made = write_images([source], [90], tmp_path)
-    assert [one.scratch for one in made.variants[0].steps[0].maps] == [0, None]
-    kernel = CudaKernel("0", "triton", TARGET, made.variants, made.images, 0.0)
-    files = {image.path.name: image.path for image in kernel.images}
-    again = kernel_from(record_of(kernel), "0", "triton", TARGET, files)
-    assert again.variants == kernel.variants
-    text = "\n".join(kernel_source("k", kernel, 2, ["s0"], image_files([kernel])))
-    assert "{0, 0, 2, 128, 0, k_0_0_map0_dims, k_0_0_map0_strides, {64, 64}}" in text
-    (launch,) = launches_of(source, made.variants[0], 2, [64]).launches
-    assert [one.value for one in launch.arguments] == [2, 1]
 
 
 def test_warps_that_nobody_told_of_are_refused(tmp_path: Path) -> None:
@@ -139,13 +121,10 @@ def test_warps_that_nobody_told_of_are_refused(tmp_path: Path) -> None:
         TensorMap(0, DIMS, (Extent(256),), (64, 64), first=8),
         TensorMap(0, DIMS, (), (64, 64)),
         TensorMap(0, DIMS, (Extent(256),), (64, 64), swizzle=16),
-        TensorMap(0, DIMS, (Extent(256),), (64, 64), scratch=1),
-        TensorMap(0, DIMS, (Extent(256),), (64, 64), scratch=-1),
     ],
 )
 def test_what_cuda_does_not_take_is_no_map(wrong: TensorMap) -> None:
     with pytest.raises(InternalError, match="does not take"):
-        _check_map("step 0", wrong, 2, 1)
-    _check_map("step 0", TensorMap(0, DIMS, (Extent(256),), (64, 64), scratch=0), 2, 1)
+        _check_map("step 0", wrong, 2)
     for box in ((64, 64), (1, 64)):
         _check_map("step 0", TensorMap(0, DIMS, (Extent(256),), box), 2)

@@ -13,8 +13,9 @@ from ortkit.custom_ops.forms.gemm_nbits_half import NBitsHalf, read_nbits_half
 from ortkit.custom_ops.triton.gemm.nbits import NBitsGemm
 from test_triton_attention import stack_bytes
 
-from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.cuda import SHARED_BYTES, Product
 from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.launches import fitting, sizes_of
 from ortkit.kernels.triton.source import VariantSource
@@ -144,7 +145,7 @@ CASES = {
     "two operands as large as the result": Case(columns=264, tail="gate and residual"),
 }
 #: Rows that each variant takes, where all of them are there.
-ROWS = (3, 19, 70, 70, 33, 130, 5)
+ROWS = (3, 19, 70, 150, 33, 5)
 
 
 def variants_of(signature: RegionSignature) -> tuple[VariantSource, ...]:
@@ -187,33 +188,28 @@ def test_what_is_refused(name: str) -> None:
     assert reason in found.reason
 
 
-def has_written_matrix(rows: int, columns: int) -> bool:
-    """Whether the kernel that a run of this many rows takes on Hopper writes the matrix first."""
+@pytest.mark.parametrize("columns", [4096, 14336, 4095])
+def test_from_which_rows_on_the_matrix_is_written(columns: int) -> None:
     signature = Case(depth=4096, columns=columns).signature()
-    sources = [one for one in variants_of(signature) if 90 in (one.architectures or (90,))]
-    variants = [one.variant([0] * len(one.steps)) for one in sources]
-    shapes = [(1, rows, 4096), *(one.shape for one in signature.inputs[1:])]
-    return len(variants[fitting(variants, sizes_of(signature, shapes))[0]].steps) == 2
+    for architecture in (80, 90):
+        made = [
+            one.variant([0] * len(one.steps))
+            for one in variants_of(signature)
+            if architecture in (one.architectures or ARCHITECTURES)
+        ]
+        for rows in (1, 128, 129, 2**17):
+            shapes = [(1, rows, 4096), *(one.shape for one in signature.inputs[1:])]
+            variant = made[fitting(made, sizes_of(signature, shapes))[0]]
+            is_written = [step.product is not None for step in variant.steps]
+            assert is_written == ([False, True] if rows > 128 else [False])
 
 
-@pytest.mark.parametrize(("columns", "most"), [(4096, 128), (14336, 512), (4095, 2**20)])
-def test_from_which_rows_on_the_matrix_is_written(columns: int, most: int) -> None:
-    assert not has_written_matrix(1, columns)
-    assert not has_written_matrix(most, columns)
-    assert has_written_matrix(most + 1, columns) == (columns % 8 == 0)
-    assert has_written_matrix(2**17, columns) == (columns % 8 == 0)
-
-
-def test_matrix_of_another_product_is_not_read(interpreter: Interpreter) -> None:
-    """Scratch memory is not initialised, and each launch of two writes and reads all of it."""
-    case = Case(depth=96, columns=48, zero=True)
-    signature, feeds = case.signature(), case.feeds(40)
-    written = [one for one in variants_of(signature) if len(one.steps) == 2]
-    assert written
-    for source in written:
-        (got,) = interpreter.run(signature, feeds, 0, sources=[source])
-        want = case.expected(feeds)
-        assert np.abs(got - want).max() <= EPSILON["float16"] * np.abs(want).max()
+def test_what_cublas_computes_is_what_the_kernel_does() -> None:
+    case = Case(depth=96, columns=48, tail="silu")
+    (source,) = (one for one in variants_of(case.signature()) if len(one.steps) == 3)
+    found = [step.product for step in source.variant([0, 0, 0]).steps]
+    rows = Extent(1, ("s0", "s1"))
+    assert found == [None, Product(x=0, weight=0, y=3, rows=rows, columns=48, depth=96), None]
 
 
 @pytest.mark.parametrize(

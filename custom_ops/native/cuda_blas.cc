@@ -1,0 +1,59 @@
+#include "cuda_blas.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+
+namespace ortkit::cuda {
+namespace {
+
+// cublasGemmEx: matrices lie in columns there, so it gets y^T = w x^T.
+using Gemm = int32_t(void* handle, int32_t transposed_a, int32_t transposed_b, int32_t m, int32_t n, int32_t k,
+                     const void* alpha, const void* a, int32_t a_type, int32_t lda, const void* b, int32_t b_type,
+                     int32_t ldb, const void* beta, void* c, int32_t c_type, int32_t ldc, int32_t compute,
+                     int32_t algorithm);
+
+constexpr int32_t kVersion = 1, kBlasHandle = 10002;
+constexpr int32_t kPlain = 0, kTransposed = 1;
+constexpr int32_t kSumsInFloat = 68, kAnyAlgorithm = -1;
+constexpr int32_t kFirstRelease = 12, kLastRelease = 19;
+
+Gemm* FindGemm() {
+  for (int32_t release = kLastRelease; release >= kFirstRelease; --release) {
+    char name[32];
+    snprintf(name, sizeof name, "libcublas.so.%d", release);
+    void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) continue;
+    if (void* found = dlsym(library, "cublasGemmEx")) return reinterpret_cast<Gemm*>(found);
+  }
+  return nullptr;
+}
+
+// CUDA's names of ONNX's float16 and bfloat16; -1 for others.
+int32_t TypeOf(int32_t element_type) { return element_type == 10 ? 2 : element_type == 16 ? 14 : -1; }
+
+void* HandleOf(const Op& op, const ort::KernelContext* context) {
+  void* handle = nullptr;
+  ort::Status* status = ort::GetResource(op.api)(context, kVersion, kBlasHandle, &handle);
+  if (status == nullptr) return handle;
+  ort::ReleaseStatus(op.api)(status);
+  return nullptr;
+}
+
+}  // namespace
+
+bool MultiplyByLibrary(const Op& op, const ort::KernelContext* context, const OrtkitProduct& product, const Run& run,
+                       void* const* scratch) {
+  static Gemm* const gemm = FindGemm();
+  const int64_t rows = SizeOf(product.rows, run.symbols);
+  const int32_t type = TypeOf(run.spec->tensors[product.x].element_type);
+  if (gemm == nullptr || type < 0 || rows <= 0 || rows > INT32_MAX) return false;
+  void* handle = HandleOf(op, context);
+  if (handle == nullptr) return false;
+  const float one = 1.0f, zero = 0.0f;
+  return gemm(handle, kTransposed, kPlain, product.columns, static_cast<int32_t>(rows), product.depth, &one,
+              scratch[product.weight], type, product.depth, run.data[product.x], type, product.depth, &zero,
+              run.data[product.y], type, product.columns, kSumsInFloat, kAnyAlgorithm) == 0;
+}
+
+}  // namespace ortkit::cuda
