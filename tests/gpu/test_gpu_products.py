@@ -240,7 +240,12 @@ def test_many_products_halves_and_deep_ones(name: str) -> None:
 
 
 def four_bits(
-    rng: np.random.Generator, block: int, rows: tuple[int | str, ...], *, has_zeros: bool
+    rng: np.random.Generator,
+    block: int,
+    rows: tuple[int | str, ...],
+    width: int,
+    *,
+    has_zeros: bool,
 ) -> onnx.ModelProto:
     """The gated products of a language model with weights in 4 bits."""
     nodes, held = [], []
@@ -264,25 +269,28 @@ def four_bits(
         )  # fmt: skip
         return name
 
-    gate, up = product("x", "gate", 768, 1040), product("x", "up", 768, 1040)
+    gate, up = product("x", "gate", 768, width), product("x", "up", 768, width)
     nodes.append(helper.make_node("Sigmoid", [gate], ["sigmoid"]))
     nodes.append(helper.make_node("Mul", [gate, "sigmoid"], ["silu"]))
     nodes.append(helper.make_node("Mul", ["silu", up], ["act"]))
     infos = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT16, (*rows, size))
-        for name, size in (("x", 768), ("act", 1040))
+        for name, size in (("x", 768), ("act", width))
     ]
     graph = helper.make_graph(nodes, "mlp", infos[:1], infos[1:], held)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-@pytest.mark.parametrize(("block", "has_zeros"), [(32, False), (64, True), (128, False)])
-def test_weights_in_four_bits(block: int, has_zeros: bool) -> None:
+@pytest.mark.parametrize(
+    ("block", "width", "has_zeros"),
+    [(32, 2064, False), (64, 1040, True), (128, 8208, False), (32, 4100, False)],
+)
+def test_weights_in_four_bits(block: int, width: int, has_zeros: bool) -> None:
     pytest.importorskip("triton")
     rng = np.random.default_rng(block)
-    sizes: tuple[int | str, ...] = (1, 33) if has_zeros else ("batch", "sequence")
-    proto = four_bits(rng, block, sizes, has_zeros=has_zeros)
+    sizes: tuple[int | str, ...] = (1, 29) if has_zeros else ("batch", "sequence")
+    proto = four_bits(rng, block, sizes, width, has_zeros=has_zeros)
     made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
     kinds = [one.kind for one in made.report.regions if one.emitted_as is not None]
     assert kinds == ["product_nbits"] * 2
@@ -291,7 +299,7 @@ def test_weights_in_four_bits(block: int, has_zeros: bool) -> None:
         ortkit.Session(made, "cuda", kernels="require") as ours,
     ):
         # From 129 rows on the matrix is written in half precision first.
-        for rows in (33,) if has_zeros else (1, 5, 16, 33, 70, 129, 300, 1100, 9000):
+        for rows in (29,) if has_zeros else (1, 5, 16, 33, 64, 70, 128, 129, 300, 1100, 9000):
             x = rng.standard_normal((1, rows, 768)).astype(np.float16)
             expected = np.asarray(theirs.run({"x": x})["act"], np.float64)
             found = np.asarray(ours.run({"x": x})["act"], np.float64)
@@ -303,7 +311,7 @@ def test_zeros_of_many_rows_in_four_bits() -> None:
     """The matrix is written with its zeros, and both products share the memory for it."""
     pytest.importorskip("triton")
     rng = np.random.default_rng(3)
-    proto = four_bits(rng, 64, (1, 515), has_zeros=True)
+    proto = four_bits(rng, 64, (1, 515), 1040, has_zeros=True)
     made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
     with (
         ortkit.Session(proto, "cuda") as theirs,

@@ -126,6 +126,10 @@ ort::Status* Run(void*, ort::KernelContext* context) {
   Note("ParallelFor", ran && is_each_once);
   void* stream = &api;
   Note("GetGpuComputeStream", !ort::GetGpuComputeStream(api)(context, &stream) && stream == nullptr);
+  void* resource = nullptr;
+  ort::Status* refused = ort::GetResource(api)(context, 1, 10002, &resource);
+  Note("GetResource", refused != nullptr && resource == nullptr);  // there is no stream on the CPU
+  ort::ReleaseStatus(api)(refused);
   void* scratch = nullptr;
   Note("AllocatorAlloc", !ort::AllocatorAlloc(api)(allocator, 1000, &scratch) && scratch);
   memset(scratch, 1, 1000);

@@ -47,8 +47,9 @@ _NONE, _ROW, _WHOLE = range(3)
 _ONE = (5500.0, 1.7e-4, 0.0), (4200.0, 1.65e-4, 0.0)
 _FEW = (6000.0, 8.7e-4, 2.9e-6), (15_000.0, 3e-5, 3.65e-6)
 _MANY = (6000.0, 8e-4, 3.1e-6), (8000.0, 7.5e-4, 3.1e-6)
-#: Rows up to which weights go from registers into the tensor cores.
-_MOST_PACKED = 128
+#: Rows up to which weights go from registers into the tensor cores, columns from which on they do
+#: where tiles are whole (from `_WIDE` on in any case), and those for which one row is fast enough.
+_MOST_PACKED, _LEAST_PACKED, _LEAST_OF_ONE = 128, 4096, 2048
 #: Words of a block of threads that writes the matrix, how often it has as many, and its warps.
 _WORDS, _TURNS, _WARPS = 256, 4, 8
 #: Rows that take what one takes, and those for which weights are read by warps that share columns.
@@ -85,6 +86,7 @@ class LargeM:
     Args:
         depth: Of one step.
         architectures: Those that it is made for; None for all.
+        is_whole: Whether it is for whole tiles only: a mask of rows takes a tenth of its time.
     """
 
     rows: int
@@ -94,6 +96,7 @@ class LargeM:
     stages: int
     most_rows: int = _MOST_ROWS
     architectures: tuple[int, ...] | None = None
+    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,14 @@ def tiles_of(block: int, columns: int) -> tuple[_Tile, ...]:
     weights has two blocks.
     """
     few = 8 // (2 if block < _GROUP else 1)
-    # No more tiles than two a multiprocessor.
-    small = 2 * PROCESSORS // -(-columns // _ANY.columns) * _ANY.rows
-    packed = [_HOPPER, _ANY] if small < _MOST_PACKED else [_ANY]
-    if _FEW_ROWS < small < _MOST_PACKED:
-        packed.insert(0, replace(_ANY, most_rows=small))
+    packed: list[LargeM] = []
+    if columns >= _LEAST_PACKED:
+        # No more tiles than two a multiprocessor.
+        small = min(2 * PROCESSORS // -(-columns // _ANY.columns) * _ANY.rows, _MOST_PACKED)
+        packed = [replace(_ANY, most_rows=small, is_whole=True)] if small > _FEW_ROWS else []
+    if columns >= _WIDE:
+        packed += [replace(one, is_whole=False) for one in packed]
+        packed += [_HOPPER, _ANY]
     return (
         SmallM(8, 32 if columns >= _WIDE else 16, 8, 4, 3, few, is_late=True),
         SmallM(16, 64, 8, 8, 3, _FEW_ROWS),
@@ -141,11 +147,10 @@ class NBitsGemm:
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of rows, and one for tensors that are not aligned."""
-        form, rows = self.form, self.form.rows.static
-        tiles = tiles_of(form.block, form.columns)
+        tiles, rows = tiles_of(self.form.block, self.form.columns), self.form.rows.static
         if rows is not None:
             # What is made for some architectures is followed by what is made for all.
-            fitting = [one for one in tiles if rows <= one.most_rows]
+            fitting = self._fitting(rows)
             is_for_all = not isinstance(fitting[0], LargeM) or fitting[0].architectures is None
             tiles = tuple(fitting[: 1 if is_for_all else 2])
         made = (
@@ -157,11 +162,21 @@ class NBitsGemm:
         """Return nanoseconds of the product, ONNX Runtime's and ours."""
         of, rows = self.form, self.form.rows.at(NOMINAL_SIZE)
         weights = of.depth * of.columns
-        costs = _ONE if rows <= _ROWS_OF_ONE else _FEW if rows <= _MOST_PACKED else _MANY
+        is_written = isinstance(self._fitting(rows)[0], Written)
+        costs = _ONE if rows <= _ROWS_OF_ONE else _MANY if is_written else _FEW
         before, after = (
             launch + weights * (weight + rows * multiply) for launch, weight, multiply in costs
         )
         return before, after
+
+    def _fitting(self, rows: int) -> list[_Tile]:
+        """Return the tiles that take a number of rows, the first of which is used."""
+        return [
+            one
+            for one in tiles_of(self.form.block, self.form.columns)
+            if rows <= one.most_rows
+            and not (isinstance(one, LargeM) and one.is_whole and rows % one.rows)
+        ]
 
     def _variant(self, tile: SmallM | LargeM) -> VariantSource:
         """Return the kernel for the rows that a tile is for."""
@@ -169,8 +184,11 @@ class NBitsGemm:
         is_small_m = isinstance(tile, SmallM)
         step = tile.groups * _GROUP if isinstance(tile, SmallM) else tile.depth
         own: tuple[Passed, ...] = (step,)
-        height = tile.rows
-        if isinstance(tile, SmallM):
+        height, divisor = tile.rows, 1
+        if isinstance(tile, LargeM):
+            own = step, tile.is_whole
+            divisor = tile.rows if tile.is_whole else 1
+        else:
             own = tile.groups, tile.is_late
             height = tile.rows // (2 if tile.is_late and of.block < _GROUP else 1)
         arguments: tuple[Passed, ...] = (
@@ -182,7 +200,8 @@ class NBitsGemm:
         name = "nbits_small_m_kernel" if is_small_m else "nbits_large_m_kernel"
         call = Call(name, arguments, grid, tile.warps, tile.stages)
         return hand_variant(
-            of.signature, [call], self._text("nbits_kernel"), self._conditions(tile.most_rows),
+            of.signature, [call], self._text("nbits_kernel"),
+            self._conditions(tile.most_rows, divisor),
             architectures=tile.architectures if isinstance(tile, LargeM) else None,
         )  # fmt: skip
 
@@ -258,8 +277,8 @@ class NBitsGemm:
     def _is_bfloat(self) -> bool:
         return self.form.signature.outputs[0].dtype == "bfloat16"
 
-    def _conditions(self, most: int) -> tuple[Condition, ...]:
-        return (Condition(self.form.rows, at_most=most),)
+    def _conditions(self, most: int, divisor: int = 1) -> tuple[Condition, ...]:
+        return (Condition(self.form.rows, divisor, most),)
 
     def _text(self, *names: str) -> str:
         text = "".join(map(kernel_text, names))
@@ -269,7 +288,8 @@ class NBitsGemm:
 def match(signature: RegionSignature) -> NBitsGemm | Refused | None:
     """Return the region as a product with weights in 4 bits; None if it is something else.
 
-    Refused are also zeros of one row, for which ONNX Runtime's kernel was measured to be faster.
+    Refused is also what ONNX Runtime's kernel was measured to be faster for: one row, or rows of
+    which there may be one, with zeros or few columns.
     """
     form = read_nbits_half(signature)
     if not isinstance(form, NBitsHalf):
@@ -277,6 +297,8 @@ def match(signature: RegionSignature) -> NBitsGemm | Refused | None:
     rows = form.rows.static
     if form.zero is not None and (rows is None or rows == 1):
         return Refused("zeros, and rows of which there may be one")
+    if form.columns < _LEAST_OF_ONE and (rows is None or rows == 1):
+        return Refused("few columns, and rows of which there may be one")
     return NBitsGemm(form) if fits(form.columns) else Refused("a product of too many columns")
 
 

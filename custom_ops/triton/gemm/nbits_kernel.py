@@ -250,7 +250,8 @@ def bytes_of(zero, columns, block, BLOCKS: tl.constexpr):
 def nbits_large_m_kernel(
     x, w, scale, zero, e0, e1, e2, e3, y, M,
     N: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, STAGES: tl.constexpr, IS_EVEN: tl.constexpr, IS_BFLOAT: tl.constexpr,
+    BK: tl.constexpr, IS_WHOLE: tl.constexpr, STAGES: tl.constexpr, IS_EVEN: tl.constexpr,
+    IS_BFLOAT: tl.constexpr,
     KIND0: tl.constexpr, KIND1: tl.constexpr, KIND2: tl.constexpr, KIND3: tl.constexpr,
 ):  # fmt: skip
     """Write one tile of `epilogue(x @ w, e0, ...)`; see `nbits_small_m_kernel`.
@@ -260,6 +261,7 @@ def nbits_large_m_kernel(
 
     Args:
         BK: Depth of a step; it is a multiple of `BLOCK`, or a part of it.
+        IS_WHOLE: Whether tiles make up the rows.
     """
     # Neighbouring blocks have the same columns: w is read from memory once.
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -282,7 +284,10 @@ def nbits_large_m_kernel(
     acc = tl.zeros((BN, BM), tl.float32)
     for k in tl.range(0, K, BK, num_stages=STAGES):
         if IS_EVEN:
-            a = tl.load(x + right + k, mask=is_row, other=0.0)
+            if IS_WHOLE:
+                a = tl.load(x + right + k)
+            else:
+                a = tl.load(x + right + k, mask=is_row, other=0.0)
             b = tl.load(w + known * (K // 2) + (k // 2 + byte)[None, :])
         else:
             is_byte = (k // 2 + byte < K // 2)[None, :]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from interpreter import Interpreter, numpy_dtype
 from ortkit.custom_ops.forms.gemm_nbits_half import NBitsHalf, read_nbits_half
-from ortkit.custom_ops.triton.gemm.nbits import NBitsGemm
+from ortkit.custom_ops.triton.gemm.nbits import LargeM, NBitsGemm
 from test_triton_attention import stack_bytes
 
 from ortkit.kernels.cuda import SHARED_BYTES, Product
@@ -145,7 +145,7 @@ CASES = {
     "two operands as large as the result": Case(columns=264, tail="gate and residual"),
 }
 #: Rows that each variant takes, where all of them are there.
-ROWS = (3, 19, 70, 150, 33, 5)
+ROWS = (3, 19, 150, 5)
 
 
 def variants_of(signature: RegionSignature) -> tuple[VariantSource, ...]:
@@ -177,6 +177,8 @@ REFUSED = {
     "float32": (Case(dtype="float32"), "float32"),
     "zeros of one row": (Case(rows=(1, 1), zero=True), "zeros"),
     "zeros of any rows": (Case(zero=True), "zeros"),
+    "few columns of any rows": (Case(columns=2040), "few columns"),
+    "few columns of one row": (Case(rows=(1, 1), columns=2040), "few columns"),
 }
 
 
@@ -188,20 +190,48 @@ def test_what_is_refused(name: str) -> None:
     assert reason in found.reason
 
 
-@pytest.mark.parametrize("columns", [4096, 14336, 4095])
-def test_from_which_rows_on_the_matrix_is_written(columns: int) -> None:
-    signature = Case(depth=4096, columns=columns).signature()
-    for architecture in (80, 90):
-        made = [
-            one.variant([0] * len(one.steps))
-            for one in variants_of(signature)
-            if architecture in (one.architectures or ARCHITECTURES)
-        ]
-        for rows in (1, 128, 129, 2**17):
-            shapes = [(1, rows, 4096), *(one.shape for one in signature.inputs[1:])]
+PACKED = ("blocks of 32", "an odd number of blocks with zeros", "bfloat16")
+
+
+@pytest.mark.parametrize("tile", range(3))
+@pytest.mark.parametrize(
+    "name", ["blocks of 32", "an odd number of blocks with zeros", "bfloat16"]
+)
+def test_tiles_of_packed_weights(name: str, tile: int, interpreter: Interpreter) -> None:
+    case, any_, hopper = CASES[name], LargeM(64, 64, 128, 4, 4), LargeM(128, 128, 128, 8, 3)
+    signature, feeds = case.signature(), case.feeds(128 if tile == 1 else 70)
+    form = read_nbits_half(signature)
+    assert isinstance(form, NBitsHalf)
+    source = NBitsGemm(form)._variant((any_, replace(any_, is_whole=True), hopper)[tile])
+    (got,) = interpreter.run(signature, feeds, 0, sources=[source])
+    want = case.expected(feeds)
+    off = np.abs(got.astype(np.float64) - want)
+    assert off.max() <= EPSILON[case.dtype] * np.abs(want).max()
+
+
+#: Columns, rows, and whether the matrix is written first.
+WRITTEN = (
+    (4096, 32, False), (4096, 33, True), (4096, 64, False), (4096, 127, True), (4096, 128, False),
+    (4096, 129, True), (4096, 2**17, True), (14336, 33, False), (14336, 127, False),
+    (14336, 128, False), (14336, 129, True), (14336, 192, True), (4095, 64, True),
+    (1024, 32, False), (1024, 64, True), (128256, 64, False), (128256, 129, True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "rows", "is_written"), WRITTEN)
+def test_for_which_rows_the_matrix_is_written(columns: int, rows: int, is_written: bool) -> None:
+    for sizes in (("batch", "sequence"), (1, rows)):
+        signature = Case(depth=4096, columns=columns, rows=sizes).signature()
+        shapes = [(1, rows, 4096), *(one.shape for one in signature.inputs[1:])]
+        for architecture in (80, 90):
+            made = [
+                one.variant([0] * len(one.steps))
+                for one in variants_of(signature)
+                if architecture in (one.architectures or ARCHITECTURES)
+            ]
             variant = made[fitting(made, sizes_of(signature, shapes))[0]]
-            is_written = [step.product is not None for step in variant.steps]
-            assert is_written == ([False, True] if rows > 128 else [False])
+            products = [step.product is not None for step in variant.steps]
+            assert products == ([False, True] if is_written else [False])
 
 
 def test_what_cublas_computes_is_what_the_kernel_does() -> None:
