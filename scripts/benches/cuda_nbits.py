@@ -21,8 +21,8 @@ from scripts.benches.gpu import take_turns
 from scripts.benches.output import Cell
 
 #: Depth and columns; rows.
-SHAPES = ((4096, 4096), (4096, 14336), (14336, 4096))
-ROWS = (1, 4, 8, 16, 64, 128, 256, 512, 2048)
+SHAPES = ((4096, 4096), (4096, 14336), (14336, 4096), (4096, 2048))
+ROWS = (1, 4, 8, 16, 32, 33, 64, 100, 128, 129, 256, 513, 1024, 2048)
 _BLOCK, _COUNT, _EACH = 32, 6, 10
 _RNG = np.random.default_rng(0)
 

@@ -257,8 +257,8 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
 
 def _check_product(where: str, one: Product, tensors: int, scratch: int) -> None:
     """Raise unless a product is of tensors and scratch memory that are there."""
-    is_there = 0 <= one.x < tensors and 0 <= one.y < tensors and 0 <= one.weight < scratch
-    if not is_there or not 0 < one.columns < 2**31 or not 0 < one.depth < 2**31:
+    is_present = 0 <= one.x < tensors and 0 <= one.y < tensors and 0 <= one.weight < scratch
+    if not is_present or not 0 < one.columns < 2**31 or not 0 < one.depth < 2**31:
         raise InternalError(f"{where} has a product of what is not there")
 
 
