@@ -15,7 +15,7 @@ from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 
-DEPTH, COLUMNS = 128, 32
+DEPTH, COLUMNS = 128, 2048
 SHAPES = {
     "w": ((COLUMNS, DEPTH // 32, 16), np.uint8), "s": ((COLUMNS * DEPTH // 32,), np.float16),
     "z": ((COLUMNS * DEPTH // 64,), np.uint8), "b": ((COLUMNS,), np.float16),
