@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from interpreter import Interpreter, numpy_dtype
 
 from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.triton.configs import configs_of
 from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
@@ -90,6 +94,41 @@ def test_every_variant_looks_rows_up(interpreter: Interpreter) -> None:
     assert len(results) > 1
     for result in results[1:]:
         np.testing.assert_array_equal(results[0], result)
+
+
+def fixed(signature: RegionSignature, batch: int, length: int) -> RegionSignature:
+    """Return a region with known sizes."""
+    sizes = {"b": batch, "s": length}
+
+    def known(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            replace(spec, shape=tuple(sizes.get(str(size), size) for size in spec.shape))
+            for spec in specs
+        )
+
+    return replace(signature, inputs=known(signature.inputs), outputs=known(signature.outputs))
+
+
+@pytest.mark.parametrize(
+    ("length", "rows", "warps"), [(5, 1, 2), (63, 1, 2), (1024, 4, 4)]
+)  # fmt: skip
+def test_few_threads_have_many_rows(length: int, rows: int, warps: int) -> None:
+    space = space_of(fixed(region(NORM, "float16", 768), 32, length))
+    assert not isinstance(space, Refused)
+    assert {(one.rows, one.warps) for one in configs_of(space) if one.is_aligned} == {
+        (rows, warps)
+    }
+
+
+def test_blocks_of_more_rows_than_are_left(interpreter: Interpreter) -> None:
+    signature = fixed(region(NORM, "float16", 48), 65, 67)
+    space = space_of(signature)
+    assert not isinstance(space, Refused)
+    assert {one.rows for one in configs_of(space)} == {64}  # of 4,355
+    feeds = feeds_of(signature, 65, 67)
+    total = looked_up(feeds[0], feeds[1]) + looked_up(feeds[2], feeds[3])
+    found = interpreter.run(signature, feeds)[1]
+    np.testing.assert_allclose(found.astype(np.float64), total, rtol=4e-3, atol=4e-3)
 
 
 @pytest.mark.parametrize(
