@@ -14,9 +14,10 @@ from typing import ClassVar
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from ortkit.fusion.decompose.run import Decomposition
+from ortkit.graph.io.file_tensors import read_once
+from ortkit.kernels.prepack import Array
 from ortkit.rewrite.site import Site
 
 _SCALES = 2
@@ -42,9 +43,11 @@ class NarrowScales(Decomposition):
 
     def rewrite(self, site: Site) -> None:
         scales = site.input(_SCALES)
-        array = None if scales is None else site.array(scales)
-        if scales is None or array is None or array.dtype != np.float32:
+        if scales is None or not site.scope.is_constant(scales) or scales.const_value is None:
             return
+        if scales.const_value.dtype != ir.DataType.FLOAT:
+            return
+        array = np.asarray(read_once(scales.const_value))
         if not is_bfloat16(array) or not site.claim("scales"):
             return
         name = f"{scales.name}/bfloat16"
@@ -53,7 +56,7 @@ class NarrowScales(Decomposition):
         site.set_input(_SCALES, site.op("Cast", [narrow], kind, name=f"{scales.name}/float"))
 
 
-def is_bfloat16(array: NDArray[np.float32]) -> bool:
+def is_bfloat16(array: Array) -> bool:
     """Say whether all numbers of a float32 array are finite, and the same in bfloat16."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     return not np.any(bits & _LOST) and bool(np.isfinite(array).all())
