@@ -22,7 +22,6 @@ _COLUMNS = 16
 # The one that lets it be rounded to bfloat16.
 _BF16_LEVEL = 3
 _BLOCKS = (16, 32, 64, 128, 256)
-_SCALES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class NBitsForm:
         signature: The region's.
         a: float32 [..., depth].
         weight: uint8 [columns, depth / block, block bits / 8].
-        scale: float32 or bfloat16, depth / block of each column.
+        scale: float32, depth / block of each column.
         zero: uint8, of 4 bits two of a column in a byte; None if all are half of the range.
         depth: K.
         columns: N.
@@ -59,11 +58,6 @@ class NBitsForm:
     def leading(self) -> tuple[Extent, ...]:
         """The sizes of A but for the depth."""
         return tuple(extent_of(size) for size in self.signature.inputs[self.a].shape[:-1])
-
-    @property
-    def scale_bytes(self) -> int:
-        """The bytes of a scale."""
-        return 2 if self.signature.inputs[self.scale].dtype == "bfloat16" else 4
 
 
 def read_nbits(signature: RegionSignature) -> NBitsForm | Refused | None:
@@ -122,30 +116,18 @@ def _operands(
     names = [*node.input, *[""] * 6][:6]
     if names[4]:
         return Refused("rows of a weight in another order")
-    names[2] = _before_widening(body, names[2])
     a, weight, scale, zero = (body.inputs.get(name) for name in names[:4])
     if a is None or weight is None or scale is None or (names[3] and zero is None):
         return Refused("an operand that is computed in the region")
     depth, columns, block = (integer(node, name, 0) for name in ("K", "N", "block_size"))
     blocks = depth // block
-    specs = body.signature.inputs
-    scales = specs[scale].dtype if specs[scale].dtype in _SCALES else "float32"
-    sizes = {weight: ("uint8", columns * depth * bits // 8), scale: (scales, columns * blocks)}
+    sizes = {weight: ("uint8", columns * depth * bits // 8), scale: ("float32", columns * blocks)}
     sizes |= {} if zero is None else {zero: ("uint8", columns * -(-blocks * bits // 8))}
+    specs = body.signature.inputs
     found = {number: (specs[number].dtype, _elements(specs[number])) for number in sizes}
     if found != sizes or specs[a].dtype != "float32":
         return Refused("operands of other types or sizes")
     return a, weight, scale, zero
-
-
-def _before_widening(body: Body, name: str) -> str:
-    """Return the bfloat16 that a value is made of; the value itself if it is made of none."""
-    cast = body.producer(name, "Cast")
-    if cast is None or integer(cast, "to", 0) != onnx.TensorProto.FLOAT:
-        return name
-    source = body.inputs.get(str(cast.input[0]))
-    is_narrow = source is not None and body.signature.inputs[source].dtype == "bfloat16"
-    return str(cast.input[0]) if is_narrow else name
 
 
 def _elements(spec: TensorSpec) -> int | None:

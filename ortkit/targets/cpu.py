@@ -241,7 +241,7 @@ CPU = Traits(
         "attention.fp32",
         "attention.grouped",
     ),
-    decompositions=("ortkit.fusion.decompose.narrow_scales:NarrowScales",),
+    decompositions=(),
     conv_anchors=(
         "ortkit.custom_ops.tvm.conv.depthwise:ANCHOR",
         "ortkit.custom_ops.tvm.conv.pointwise:ANCHOR",

@@ -9,8 +9,6 @@ import pytest
 from ortkit.custom_ops.tvm.gemm.nbits import ANCHOR
 from region_models import found_by
 
-from ortkit.fusion.decompose.narrow_scales import NarrowScales
-from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
@@ -33,13 +31,6 @@ def judge(signature: RegionSignature) -> Refused | None:
 
 def found(body: str, numbers: str = NUMBERS, operands: str = "x, w, s") -> list[Candidate]:
     """Return the candidates of a product `p` of x and a weight, with `body` behind it."""
-    return found_by(ANCHOR, scope_of(body, numbers, operands), judge)
-
-
-def scope_of(
-    body: str, numbers: str = NUMBERS, operands: str = "x, w, s", scale: float = 1.0
-) -> Scope:
-    """Return the graph of a product; `scale` is that of the first block."""
     proto = onnx.parser.parse_model(f"""
     <ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
     g (float[n, {DEPTH}] x, float[n, {COLUMNS}] r, float[n, 1] c) => (y) {{
@@ -52,13 +43,13 @@ def scope_of(
         "i": np.zeros(DEPTH, np.int32),
         "b": np.ones(COLUMNS, np.float32),
     }
-    constants["s"][0] = scale
     for name, array in constants.items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     model = open_model(proto)
-    return Scope(
+    scope = Scope(
         model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
     )
+    return found_by(ANCHOR, scope, judge)
 
 
 pytestmark = pytest.mark.skipif(cpu.machine() != "x86-64", reason="x86-64 has levels")
@@ -109,28 +100,3 @@ def test_what_has_no_kernel(numbers: str, operands: str, reason: str) -> None:
     (one,) = found("y = Identity(p)", numbers, operands)
     assert one.signature is None
     assert reason in one.reason
-
-
-@pytest.mark.parametrize("scale", [1.0, -0.0078125, 1.9921875, 2.0**-126, 3e38])
-def test_scales_become_bfloat16(scale: float) -> None:
-    """All but the last are numbers of bfloat16; ones of it stand in for the rest."""
-    scope = scope_of("y = Add(p, r)", scale=scale)
-    with decomposed([scope], [NarrowScales()]):
-        (one,) = found_by(ANCHOR, scope, judge)
-        assert one.signature is not None
-        is_narrow = scale != 3e38
-        kinds = ["Cast"] * is_narrow + ["MatMulNBits", "Add"]
-        assert [node.op_type for node in one.region.nodes] == kinds
-        dtypes = sorted(spec.dtype for spec in one.signature.inputs)
-        assert dtypes == sorted(
-            ["bfloat16" if is_narrow else "float32", *["float32"] * 2, "uint8"]
-        )
-    # Nothing was replaced, so the graph is as it was.
-    assert [node.op_type for node in scope.root] == ["MatMulNBits", "Add"]
-
-
-@pytest.mark.parametrize("scale", [1.0000001, float("inf"), float("nan"), 2.0**-149])
-def test_scales_that_rounding_would_change_stay(scale: float) -> None:
-    scope = scope_of("y = Add(p, r)", scale=scale)
-    with decomposed([scope], [NarrowScales()]):
-        assert [node.op_type for node in scope.root] == ["MatMulNBits", "Add"]

@@ -73,7 +73,7 @@ class NBitsProduct:
     def estimate(self) -> tuple[float, float]:
         """Return nanoseconds of the product, ONNX Runtime's and ours."""
         of = self.form
-        read = of.columns * (of.depth * of.bits / 8 + of.scale_bytes * of.depth / of.block)
+        read = of.columns * (of.depth * of.bits / 8 + 4 * of.depth / of.block)
         multiplies = product(of.leading).at(NOMINAL_SIZE) * of.depth * of.columns
         return (
             max(read * _RUNTIME_NS_PER_BYTE, multiplies * _RUNTIME_NS),
@@ -85,8 +85,7 @@ class NBitsProduct:
         of = self.form
         each = _VNNI_PICOSECONDS if has_bf16(level) else _AVX_PICOSECONDS
         each = _TILES_PICOSECONDS if self._has_tiles(level) else each
-        scales = of.depth // of.block * of.scale_bytes
-        bytes_read = of.columns * (of.depth * of.bits // 8 + scales)
+        bytes_read = of.columns * (of.depth * of.bits // 8 + of.depth // of.block * 4)
         return Launch(
             (Extent(-(-of.columns // PAIRS)),),
             product(of.leading),
@@ -112,4 +111,4 @@ def match(signature: RegionSignature) -> NBitsProduct | Refused | None:
     return NBitsProduct(form)
 
 
-ANCHOR = Anchor("matmul_nbits", match, (("com.microsoft", "MatMulNBits"),), before={2: ("Cast?",)})
+ANCHOR = Anchor("matmul_nbits", match, (("com.microsoft", "MatMulNBits"),))

@@ -268,8 +268,8 @@ def _dot_chunk(
         parts = [e.share_bytes(make(weights)) for make in (e.low_nibbles, e.high_nibbles)]
     block = e.share(e.divide_down(first, of.block))
     place = e.share(column * e.i64(of.count) + block)
-    of.prefetch_scales(e, place, _SCALES_AHEAD)
-    scale = of.scales(e, place, chunks.blocks)
+    e.prefetch(of.scale, place + e.i64(_SCALES_AHEAD // 4), NEAREST)
+    scale = e.part(of.scale, place, chunks.blocks)
     scale = e.share_row(scale, chunks.blocks, "float32") if chunks.blocks > 1 else e.share(scale)
     for row, total in enumerate(totals):
         here = e.share(e.i64(row * chunks.count) + chunk)

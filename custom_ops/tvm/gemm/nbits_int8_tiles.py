@@ -206,7 +206,7 @@ def _unpack_blocks(
         for index in range(together):
             block = e.share(first + e.i64(index))
             of_column = e.share(column + lane)
-            scale = of.scales(e, of_column * e.i64(of.count) + block, 1)
+            scale = of.scale[of_column * e.i64(of.count) + block]
             e.store(sink.scales, scale, place + e.i64(index * PAIRS) + lane)
             if sink.zeros is not None:
                 moved = (e.f32(of.middle) - of.zero_at(e, of_column, block)) * scale

@@ -35,7 +35,7 @@ class Blocks:
 
     Args:
         weight: uint8 [columns, depth bits / 8].
-        scale: float32, or bfloat16 as uint16 [columns, depth / block].
+        scale: float32 [columns, depth / block].
         zero: uint8, the blocks' of each column, from a byte on; None if all are half of the range.
         depth: K, a multiple of 32 and of `block`.
         block: Weights with one scale, a multiple of 32.
@@ -103,29 +103,10 @@ class Blocks:
         shift = e.cast(e.tir.bitwise_and(block, e.i64(1)), "uint8") * e.u8(4)
         return e.cast(e.tir.bitwise_and(self.zero[place] >> shift, e.u8(15)), "float32")
 
-    @property
-    def scale_bytes(self) -> int:
-        """The bytes of a scale."""
-        return 2 if str(self.scale.dtype) == "uint16" else 4
-
-    def scales(self, e: Bf16Emitter, first: Expr, count: int) -> Expr:
-        """Return some scales as float32; what is read is a number where it is one."""
-        found = e.part(self.scale, first, count)
-        if self.scale_bytes == 4:
-            return found
-        lanes = f"x{count}" if count > 1 else ""
-        sixteen = e.constant(16, "uint32")
-        shift = e.tir.Broadcast(sixteen, count) if count > 1 else sixteen
-        return e.tir.reinterpret(f"float32{lanes}", e.cast(found, f"uint32{lanes}") << shift)
-
-    def prefetch_scales(self, e: Bf16Emitter, first: Expr, ahead: int) -> None:
-        """Ask for scales that begin some bytes ahead of others."""
-        e.prefetch(self.scale, first + e.i64(ahead // self.scale_bytes), NEAREST)
-
     def scale_at(self, e: Bf16Emitter, column: Expr, block: Expr) -> Expr:
         """Return a block's scale in all lanes."""
-        scale = e.share(self.scales(e, column * e.i64(self.count) + block, 1))
-        return e.share_row(e.tir.Broadcast(scale, VECTOR), VECTOR, "float32")
+        scale = e.tir.Broadcast(self.scale[column * e.i64(self.count) + block], VECTOR)
+        return e.share_row(scale, VECTOR, "float32")
 
     def zeros_at(self, e: Bf16Emitter, column: Expr, block: Expr) -> Expr:
         """Return the zeros of 16 blocks from an even one on, float32."""
@@ -255,7 +236,8 @@ def dot_column(e: Bf16Emitter, of: Blocks, rows: Rows, count: int, column: Expr)
         byte = of.byte(e, column, first * e.i64(of.block_steps))
         for line in range(0, together * of.block_steps * of.step_bytes, _LINE):
             e.prefetch(of.weight, byte + e.i64(_AHEAD + line), NEAREST)
-        of.prefetch_scales(e, column * e.i64(of.count) + first, _SCALES_AHEAD)
+        scale = column * e.i64(of.count) + first
+        e.prefetch(of.scale, scale + e.i64(_SCALES_AHEAD // 4), NEAREST)
         for number, each in enumerate(totals):
             _dot_block(e, of, rows, (column, e.share(first + e.i64(number))), each)
     for left in range(of.count // together * together, of.count):
@@ -275,14 +257,14 @@ def add_zeros(
     with e.loop(e.i64(whole // VECTOR)) as number:
         block = e.share(number * e.i64(VECTOR))
         moved = e.tir.Broadcast(e.f32(of.middle), VECTOR) - of.zeros_at(e, column, block)
-        moved = e.share_row(moved * of.scales(e, scales + block, VECTOR), VECTOR, "float32")
+        moved = e.share_row(moved * e.part(of.scale, scales + block, VECTOR), VECTOR, "float32")
         for row, total in enumerate(totals):
             part = e.part(sums, e.i64(row * of.count) + block, VECTOR)
             e.store_row(total, e.row(total, 0, VECTOR) + moved * part, 0, VECTOR)
     for left in range(whole, of.count):
         block = e.i64(left)
         moved = e.f32(of.middle) - of.zero_at(e, column, block)
-        moved = e.share(moved * of.scales(e, scales + block, 1))
+        moved = e.share(moved * of.scale[scales + block])
         for row, total in enumerate(totals):
             added = total[e.i64(0)] + moved * sums[e.i64(row * of.count) + block]
             e.store(total, added, e.i64(0))
