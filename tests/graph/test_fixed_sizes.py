@@ -37,6 +37,7 @@ def test_sizes_and_what_follows_from_them_are_numbers() -> None:
     [
         ({"m": 1}, "no input has a size named 'm'; choose one of b, n, past"),
         ({"b": -1}, "size -1 is negative"),
+        ({"b": 10**23}, "is more than a tensor has"),
         ({"x[1]": 3}, "no input has a size named 'x.1.'; choose one of b, n, past"),
     ],
 )

@@ -341,6 +341,18 @@ def test_records_of_failures_are_bounded_and_readable(tmp_path: Path) -> None:
     failures.record(tmp_path / "plain", "", "x")  # no folder: nothing is kept, nothing raised
 
 
+def test_a_cache_that_cannot_be_written_costs_no_group(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "provider").touch()  # no folder, as where a disk can only be read
+    model = parsed(NORM)
+    made = session(model, tmp_path)
+    assert NAME in placed(made)
+    check(made, model, rows(3))
+    assert f"the cache is not used: {tmp_path / 'provider'} cannot be written" in caplog.text
+
+
 @pytest.mark.parametrize("end", ["y = Div (e, s)", "l = Log (s)  y = Sub (x, l)"])
 def test_a_softmax_without_its_maximum_keeps_its_infinities(end: str, cache: Path) -> None:
     model = parsed(f"""<ir_version: 8, opset_import: ["" : 18]>

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from ortkit.errors import UserError
+from ortkit.graph.shapes.declared import SIZE_LIMIT
 from ortkit.graph.symbolic.dims import names, substitute
 from ortkit.graph.symbolic.text import parse_size
 
@@ -26,7 +27,7 @@ def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
         sizes: By the size's name; one without a name by `place_of` its input.
 
     Raises:
-        UserError: No input has a size of that name, or a number is negative.
+        UserError: No input has a size of that name, or a number is negative or above `SIZE_LIMIT`.
     """
     _name_places(model, sizes)
     known = {
@@ -40,6 +41,8 @@ def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
         where = f"--fix-shape {name}={size}"
         if size < 0:
             raise UserError(f"size {size} is negative", where=where)
+        if size > SIZE_LIMIT:
+            raise UserError(f"size {size} is more than a tensor has", where=where)
         if name not in known:
             listed = f"choose one of {', '.join(sorted(known))}" if known else "leave it out"
             raise UserError(f"no input has a size named {name!r}", where=where, fix=listed)

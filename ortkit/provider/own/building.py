@@ -24,7 +24,7 @@ from ortkit.kernels.cache_files import (
     write_private,
 )
 from ortkit.kernels.link.linker import Programs
-from ortkit.private_folder import NotPrivateError, make_private_folder, read_private
+from ortkit.private_folder import NotPrivateError, read_private
 from ortkit.provider.own import failures
 from ortkit.provider.own.options import FOLDER
 from ortkit.provider.own.planning import Plan
@@ -64,7 +64,7 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
     Raises:
         MissingDependencyError: No toolchain is installed.
         KernelError: The C compiler failed.
-        UserError: The folder cannot be written.
+        UserError: No folder can be written.
     """
     plan = plan.with_own_keys()
     if not plan.claims:
@@ -76,7 +76,6 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
     if (refused := _known(path)) is not None:
         kept = plan.without(refused)
         return Built(kept, path if kept.claims else None)
-    path = _folder(folder) / path.name
 
     def programs(ready: Mapping[str, Kernel]) -> Programs | None:
         every = {claim.program.symbol: claim.program for claim in plan.claims}
@@ -91,8 +90,7 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
         kept = plan.without(refused)
         if made.library is None or not kept.claims:
             return Built(kept, None, made.compiled)
-        with _writing_to(path.parent):
-            write_private(path, made.library.path.read_bytes())
+        path = _written(path, made.library.path.read_bytes())
     content = json.dumps({"sha256": made.library.sha256, "refused": refused})
     # Where it is not kept the library is made again the next time.
     keep_cached(path.with_suffix(".json"), _key(path), content)
@@ -102,19 +100,27 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
     return Built(kept, path, made.compiled)
 
 
-def _folder(folder: Path) -> Path:
-    """Make the folder for libraries; one of this process's if others can write to that.
+def _written(path: Path, content: bytes) -> Path:
+    """Write a library; into a folder of this process if the cache cannot be used.
+
+    Returns:
+        Where it lies.
 
     Raises:
-        UserError: The folder cannot be made.
+        UserError: No folder can be written.
     """
-    with _writing_to(folder):
-        try:
-            make_private_folder(folder)
-        except NotPrivateError as error:
-            say_unused(error.reason)
-            return _process_folder().path
-    return folder
+    try:
+        write_private(path, content)
+    except NotPrivateError as error:
+        say_unused(error.reason)
+    except OSError as error:
+        say_unused(f"{path.parent} cannot be written: {error.strerror}")
+    else:
+        return path
+    path = _process_folder().path / path.name
+    with _writing_to(path.parent):
+        write_private(path, content)
+    return path
 
 
 @functools.cache
@@ -131,7 +137,7 @@ def _writing_to(folder: Path) -> Iterator[None]:
         raise UserError(
             f"the folder for kernels cannot be written: {error.strerror}",
             where=str(folder),
-            fix="name another with the option cache_dir, or with ORTKIT_CACHE",
+            fix="free some space, or set TMPDIR",
         ) from error
 
 
