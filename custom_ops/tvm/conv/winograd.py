@@ -30,6 +30,7 @@ from ..tile.emitter import TileEmitter
 from ..tile.gemm_tile import each_register, multiply_add, write_vector
 from ..tile.program import ConvKernel, Panel, open_panel
 from ..tile.registers import VECTOR, Tile, even_tile
+from .few_pixels import RUN, FewPixels
 from .direct import runtime_ns, summed_ns
 from .rates import OUTPUT_NS
 from .winograd_transforms import POINTS, SIDE, STEP, filtered, gathered, input_transform
@@ -48,6 +49,12 @@ _PICOSECONDS_PER_MULTIPLY = 6
 # Channels whose products are summed up at once: filters, pixels and sums are 1.1 MB together then,
 # on the stack of whichever thread runs.
 _DEPTH = 32
+# Tiles of a run that has few.
+_LOW = 5
+# Picoseconds of a pair of channels: a pixel by the plain way; the filters of a run beyond what that
+# does for each run, and a tile at the points. Emerald Rapids, one thread, 2026-11-29: images of 4
+# x 4 to 16 x 16 pixels, 64 channels.
+_PIXEL, _FILTERS, _POINTS_OF_TILE = 147, 3_800, 690
 # Channels that weights are asked for ahead.
 _AHEAD = 8
 # See `rates`: of a multiply-add of the plain way, in whole tiles of this many results a side; of a
@@ -125,8 +132,7 @@ class WinogradConv(ConvKernel):
         runs = e.share(e.divide_up(total, self.run))
         of_unit = e.share(e.divide_up(runs, units[1].factor))
 
-        def unit(at: Expr) -> None:
-            panel, number = e.decode(at, units)
+        def minimal(panel: Expr, number: Expr) -> None:
             first = e.share(number * of_unit)
             last = e.share(e.minimum(first + of_unit, runs))
             with e.loop(e.tir.max(last - first, e.i64(0))) as each:
@@ -142,7 +148,48 @@ class WinogradConv(ConvKernel):
                 else:
                     e.when(count > e.i64(0), *blocks)
 
+        if self.tiles is not None:
+            return lambda at: minimal(*e.decode(at, units))
+        pixels = e.share(e.extent(self.conv.output.shape[0]) * images.made[0] * images.made[1])
+        is_few = self._is_few(e, pixels, total, made[0])
+        few_runs = e.share(e.divide_up(pixels, RUN))
+        few_of_unit = e.share(e.divide_up(few_runs, units[1].factor))
+
+        def plain(panel: Expr, number: Expr) -> None:
+            first = e.share(number * few_of_unit)
+            last = e.share(e.minimum(first + few_of_unit, few_runs))
+            left = e.share(panel * e.i64(self.vectors * VECTOR))
+            with e.loop(e.tir.max(last - first, e.i64(0))) as each:
+                start = e.share((first + each) * e.i64(RUN))
+                count = e.share(e.minimum(e.i64(RUN), pixels - start))
+                blocks: list[list[Expr]] = []
+                for run in made:
+                    with e.block() as block:
+                        run.few(scratch[1:], left, (start, count))
+                    blocks.append(block)
+                if rest:
+                    e.branch(panel < e.i64(whole), *blocks)
+                else:
+                    e.when(count > e.i64(0), *blocks)
+
+        def unit(at: Expr) -> None:
+            coordinates = e.decode(at, units)
+            blocks = []
+            for emit in (plain, minimal):
+                with e.block() as block:
+                    emit(*coordinates)
+                blocks.append(block)
+            e.branch(is_few, *blocks)
+
         return unit
+
+    def _is_few(self, e: TileEmitter, pixels: Expr, tiles: Expr, run: _Run) -> Expr:
+        """Say whether all pixels are computed sooner without taking anything to the points."""
+        runs = e.divide_up(tiles, self.run)
+        low, high = (e.divide_up(tiles, t.rows) * e.i64(t.rows) for t in (run.low, run.tile))
+        rows = e.select(tiles <= e.i64(run.most_low), low, high)
+        filtered_first = runs * e.i64(_FILTERS) + rows * e.i64(_POINTS_OF_TILE)
+        return e.share(pixels * e.i64(_PIXEL) < filtered_first)
 
 
 @dataclass(frozen=True)
@@ -202,6 +249,9 @@ class _Run:
         self.columns = vectors * VECTOR
         self.block = next(n for n in (_DEPTH, VECTOR) if of.conv.depth % n == 0)
         self.tile = even_tile(min(of.tiles or of.run, of.run), vectors, level)
+        # Runs of few tiles, where the images' sizes are not known.
+        self.low = even_tile(_LOW, vectors, level) if of.tiles is None else self.tile
+        self.most_low = 2 * self.low.rows
         self.room = ceil(of.run / self.tile.rows) * self.tile.rows
         # Points of filters [point, channel, column], of pixels [point, vector of channels, tile,
         # channel], and sums [point, tile, column]. From a point to the next one it is no power of
@@ -229,23 +279,33 @@ class _Run:
         e, of = self.e, self.of
         (self.u, self.u_start), (self.v, self.v_start), (self.m, self.m_start) = scratch
         first = e.share(panel * e.i64(of.vectors))
-        rows = e.share(e.divide_up(count, self.tile.rows))
+        is_low = e.share(count <= e.i64(self.most_low))
+        padded = [e.divide_up(count, t.rows) * e.i64(t.rows) for t in (self.low, self.tile)]
+        room = e.share(e.select(is_low, *padded))
         with e.loop(e.i64(of.conv.depth // self.block)) as number:
             channel = e.share(number * e.i64(self.block))
             self._weights(first, channel)
             with e.loop(count) as tile:
                 self._input(start + tile, tile, channel)
-            with e.loop(rows * e.i64(self.tile.rows) - count) as tile:
+            with e.loop(room - count) as tile:
                 self._nothing(count + tile)
-            with e.block() as begun:
-                self._products(rows, begin=True)
-            with e.block() as more:
-                self._products(rows, begin=False)
-            e.branch(e.equal(number, e.i64(0)), begun, more)
+            self._each_height(is_low, e.equal(number, e.i64(0)), room)
         left = e.share(first * e.i64(VECTOR))
         made = open_panel(e, self.buffers, of.conv, left, (self.vectors, VECTOR))
         with e.loop(count) as tile:
             self._output(start + tile, tile, made)
+
+    def few(
+        self, scratch: Sequence[tuple[Buffer, Expr]], left: Expr, run: tuple[Expr, Expr]
+    ) -> None:
+        """Compute a run of pixels without taking anything to the points."""
+        e, of, images = self.e, self.of, self.images
+        plain = FewPixels(
+            of.conv, self.buffers[of.weight], self.vectors, VECTOR, images.given,
+            images.made, e,
+        )  # fmt: skip
+        panel = open_panel(e, self.buffers, of.conv, left, (self.vectors, VECTOR))
+        plain.emit(self.buffers[of.conv.x], scratch, panel, run)
 
     def _place(self, number: Expr) -> tuple[Expr, Expr, Expr]:
         """Return the image of a tile, and its row and column there."""
@@ -338,14 +398,33 @@ class _Run:
             with e.vector(VECTOR) as lane:
                 e.store(self.v, e.f32(0.0), at + lane)
 
-    def _products(self, rows: Expr, *, begin: bool) -> None:
-        """Add a block of channels to the sums of this many rows of tiles, or begin them."""
-        e, width = self.e, self.tile.vectors
+    def _each_height(self, is_low: Expr, is_first: Expr, room: Expr) -> None:
+        """Emit the products of runs of few tiles and of others, for the first block and others."""
+        e = self.e
+        heights: list[list[Expr]] = []
+        for shape in dict.fromkeys((self.low, self.tile)):
+            with e.block() as block:
+                blocks: list[list[Expr]] = []
+                for begin in (True, False):
+                    with e.block() as products:
+                        self._products(shape, room, begin=begin)
+                    blocks.append(products)
+                e.branch(is_first, *blocks)
+            heights.append(block)
+        if len(heights) == 1:
+            e.when(room > e.i64(0), heights[0])
+        else:
+            e.branch(is_low, *heights)
+
+    def _products(self, tile: Tile, room: Expr, *, begin: bool) -> None:
+        """Add a block of channels to the sums of this many tiles, or begin them."""
+        e, width, height = self.e, tile.vectors, tile.rows
+        rows = e.divide_down(room, height)
         with e.loop(e.i64(POINTS)) as point, e.loop(rows) as number:
-            row = e.share(number * e.i64(self.tile.rows))
+            row = e.share(number * e.i64(height))
             for left in range(0, self.vectors, width):
                 vectors = min(width, self.vectors - left)
-                self._product(point, row, left, Tile(self.tile.rows, vectors), begin=begin)
+                self._product(point, row, left, Tile(height, vectors), begin=begin)
 
     def _product(self, point: Expr, row: Expr, left: int, tile: Tile, *, begin: bool) -> None:
         """Add a block of channels to one tile of sums."""
