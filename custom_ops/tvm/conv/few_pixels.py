@@ -1,8 +1,6 @@
-"""3x3 convolutions of few pixels, of NHWC tensors with sizes that are known only at run time.
+"""3x3 convolutions of few pixels of NHWC images: sums over the taps of each pixel.
 
-Winograd's filtering takes all filters to the points first. That takes longer than the plain
-products of a hundred pixels. Here each pixel's window is copied, and rows of pixels are multiplied
-by the filters as they lie in memory.
+Each pixel's window is copied, and rows of pixels are multiplied by filters as they are stored.
 """
 
 from __future__ import annotations
@@ -14,17 +12,19 @@ from typing import TYPE_CHECKING
 
 from ..tile.emitter import TileEmitter
 from ..tile.gemm_tile import each_register, multiply_add, write_vector
-from ..tile.program import Panel, lanes_of
+from ..tile.program import ConvKernel, Panel, lanes_of, open_panel
 from ..tile.registers import VECTOR, Tile, even_tile
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
-    from ...forms.conv import Convolution
-
 _SIDE, _TAPS = 3, 9
-# Pixels of a unit's run, and of a row of tiles if there are registers for them.
-RUN, _ROWS = 16, 8
+# Float32 numbers of a pixel's window of a vector of channels.
+_PITCH = _TAPS * VECTOR
+# Pixels of a row of tiles, if there are registers for them.
+_ROWS = 8
+#: Pixels of a run, at most.
+PIXELS_OF_RUN = 16
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,25 @@ class FewPixels:
     """Runs of neighbouring pixels by one panel of channels.
 
     Args:
-        conv: The convolution, 3x3 with stride 1.
-        weight: Float32 [V, 9 C, 16], V vectors of output channels.
-        vectors: Of the panel.
-        block: Input channels that are summed up at once.
+        of: The convolution. Its weight is float32 [V, 9 C, 16], V vectors of output channels.
+        e: The emitter that writes the statements.
+        buffers: The region's tensors.
+        panel: Vectors of channels of a whole panel, and of this one.
         sides: Height and width of an input image.
         made: Height and width of a result.
-        e: The emitter that writes the statements.
     """
 
-    conv: Convolution
-    weight: Buffer
-    vectors: int
-    block: int
+    of: ConvKernel
+    e: TileEmitter
+    buffers: Sequence[Buffer]
+    panel: tuple[int, int]
     sides: tuple[Expr, Expr]
     made: tuple[Expr, Expr]
-    e: TileEmitter
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of channels of the panel."""
+        return self.panel[1]
 
     @property
     def columns(self) -> int:
@@ -60,59 +63,56 @@ class FewPixels:
         return even_tile(_ROWS, self.vectors, self.e.processor)
 
     @property
-    def sizes(self) -> tuple[int, int]:
-        """Float32 numbers that a run's windows take, and its sums."""
-        rows = ceil(RUN / self.tile.rows) * self.tile.rows
-        return rows * self._pitch, rows * self.columns
+    def sizes(self) -> tuple[int, int, int]:
+        """Float32 numbers of arrays: none, a run's windows, and its sums."""
+        rows = ceil(PIXELS_OF_RUN / self.tile.rows) * self.tile.rows
+        return 0, rows * _PITCH, rows * self.columns
 
-    @property
-    def _pitch(self) -> int:
-        """Float32 numbers from a pixel's window to the next one."""
-        return _TAPS * self.block
+    def padded(self, count: Expr) -> Expr:
+        """Return how many pixels are computed for `count`, in whole rows of tiles."""
+        return self.e.divide_up(count, self.tile.rows) * self.e.i64(self.tile.rows)
 
     def emit(
-        self,
-        x: Buffer,
-        scratch: Sequence[tuple[Buffer, Expr]],
-        panel: Panel,
-        run: tuple[Expr, Expr],
+        self, scratch: Sequence[tuple[Buffer, Expr]], panel: Expr, start: Expr, count: Expr
     ) -> None:
-        """Compute the results of one run.
+        """Compute `count` pixels of all images from `start` on.
 
         Args:
-            x: The images, float32 [N, H, W, C].
-            scratch: Two arrays of `sizes`, and where the first element of each is.
-            panel: Where results go.
-            run: The run's first pixel, of all images, and how many pixels it has.
+            scratch: Arrays of `sizes`, and where their first element is.
+            panel: Of channels.
+            start: The first pixel.
+            count: At most the pixels of a run.
         """
-        e, (start, count) = self.e, run
-        windows, sums = scratch
-        (top, _), pads = self.made, self.conv.window.pads
+        e, conv = self.e, self.of.conv
+        x, (_, windows, sums) = self.buffers[conv.x], scratch
+        left = e.share(panel * e.i64(self.panel[0] * VECTOR))
+        made = open_panel(e, self.buffers, conv, left, (self.vectors, VECTOR))
+        (top, _), pads = self.made, conv.window.pads
         low = e.share(e.tir.max(e.i64(pads[0] + 1) - top, e.i64(0)))
         high = e.share(e.minimum(self.sides[0] + e.i64(pads[0]), e.i64(_SIDE)))
         sources = self._sources(start, count, (low, high))
         groups = e.share(e.divide_up(count, self.tile.rows))
-        with e.loop(e.i64(self.conv.depth // self.block)) as number:
-            channel = e.share(number * e.i64(self.block))
+        with e.loop(e.i64(conv.depth // VECTOR)) as number:
+            channel = e.share(number * e.i64(VECTOR))
             with e.loop(count) as pixel, e.loop((high - low) * e.i64(_SIDE)) as tap:
                 self._copy(x, windows, sources, (pixel, low * e.i64(_SIDE) + tap), channel)
             with e.loop(groups * e.i64(self.tile.rows) - count) as pixel:
                 self._clear(windows, count + pixel)
-            taps = low, high
-            made: list[list[Expr]] = []
+            blocks: list[list[Expr]] = []
             for begin in (True, False):
                 with e.block() as block:
-                    self._products(scratch, groups, (panel.to.first, channel), taps, begin=begin)
-                made.append(block)
-            e.branch(e.equal(number, e.i64(0)), *made)
+                    at = left, channel
+                    self._products((windows, sums), groups, at, (low, high), begin=begin)
+                blocks.append(block)
+            e.branch(e.equal(number, e.i64(0)), *blocks)
         with e.loop(count) as pixel:
-            self._finish(sums, panel, start, pixel)
+            self._finish(sums, made, start, pixel)
 
     def _sources(self, start: Expr, count: Expr, rows: tuple[Expr, Expr]) -> Buffer:
         """Return where each tap of each pixel of a run reads: [pixel, tap], -1 outside."""
         e, (height, width), (tall, wide) = self.e, self.sides, self.made
-        result = e.local(RUN * _TAPS, "int64")
-        pads = self.conv.window.pads
+        result = e.local(PIXELS_OF_RUN * _TAPS, "int64")
+        pads = self.of.conv.window.pads
         with e.loop(count) as pixel:
             line = e.share(e.divide_down(start + pixel, wide))
             image = e.share(e.divide_down(line, tall))
@@ -126,7 +126,7 @@ class FewPixels:
                 for j in range(_SIDE):
                     z = e.share(left + e.i64(j))
                     inside = e.both(is_row, e.both(z >= e.i64(0), z < width))
-                    at = e.select(inside, (row + z) * e.i64(self.conv.depth), e.i64(-1))
+                    at = e.select(inside, (row + z) * e.i64(self.of.conv.depth), e.i64(-1))
                     e.store(result, at, pixel * e.i64(_TAPS) + i * e.i64(_SIDE) + e.i64(j))
         return result
 
@@ -152,17 +152,15 @@ class FewPixels:
         source = e.share(sources[number])
         inside = e.share(source >= e.i64(0))
         at = e.share(e.tir.max(source, e.i64(0)) + channel)
-        to = e.share(first + number * e.i64(self.block))
-        for part in range(0, self.block, VECTOR):
-            with e.vector(VECTOR) as lane:
-                value = e.select(inside, x[at + e.i64(part) + lane], e.f32(0.0))
-                e.store(into, value, to + e.i64(part) + lane)
+        to = e.share(first + number * e.i64(VECTOR))
+        with e.vector(VECTOR) as lane:
+            e.store(into, e.select(inside, x[at + lane], e.f32(0.0)), to + lane)
 
     def _clear(self, windows: tuple[Buffer, Expr], pixel: Expr) -> None:
         """Zero the window of a row without a pixel: denormal numbers there would cost time."""
         e, (into, first) = self.e, windows
-        sink = e.share(first + pixel * e.i64(self._pitch))
-        with e.each_vector(e.i64(self._pitch // VECTOR), sink) as (at, lane):
+        sink = e.share(first + pixel * e.i64(_PITCH))
+        with e.each_vector(e.i64(_TAPS), sink) as (at, lane):
             e.store(into, e.f32(0.0), at + lane)
 
     def _products(
@@ -170,7 +168,7 @@ class FewPixels:
         scratch: Sequence[tuple[Buffer, Expr]],
         groups: Expr,
         at: tuple[Expr, Expr],
-        taps: tuple[Expr, Expr],
+        lines: tuple[Expr, Expr],
         *,
         begin: bool,
     ) -> None:
@@ -180,7 +178,7 @@ class FewPixels:
             scratch: Windows and sums.
             groups: Rows of tiles.
             at: The panel's first channel, and the block's.
-            taps: The first one that is inside of the image, and the one after the last.
+            lines: The first row of taps that is inside of the image, and the one after the last.
             begin: Whether nothing was summed up before.
         """
         e = self.e
@@ -188,14 +186,14 @@ class FewPixels:
             vectors = min(self.tile.vectors, self.vectors - left)
             with e.loop(groups) as group:
                 row = e.share(group * e.i64(self.tile.rows))
-                self._product(scratch, (row, left, vectors), at, taps, begin=begin)
+                self._product(scratch, (row, left, vectors), at, lines, begin=begin)
 
     def _product(
         self,
         scratch: Sequence[tuple[Buffer, Expr]],
         tile: tuple[Expr, int, int],
         at: tuple[Expr, Expr],
-        taps: tuple[Expr, Expr],
+        lines: tuple[Expr, Expr],
         *,
         begin: bool,
     ) -> None:
@@ -211,26 +209,24 @@ class FewPixels:
         for number, vector, register, lane in each_register(e, registers):
             value = e.f32(0.0) if begin else sums[sum_at(number, vector, lane)]
             e.store(register, value, lane)
-        source = e.share(first + row * e.i64(self._pitch))
+        source = e.share(first + row * e.i64(_PITCH))
         column, channel = e.share(at[0] + e.i64(first_vector * VECTOR)), at[1]
-        with e.loop(e.i64(self.block)) as c, e.loop(taps[1] - taps[0]) as number:
-            line = e.share((taps[0] + number) * e.i64(_SIDE))
-            offset = e.share(source + line * e.i64(self.block) + c)
+        with e.loop(e.i64(VECTOR)) as c, e.loop(lines[1] - lines[0]) as number:
+            line = e.share((lines[0] + number) * e.i64(_SIDE))
+            offset = e.share(source + line * e.i64(VECTOR) + c)
             step = e.share((channel + c) * e.i64(_TAPS) + line)
             for j in range(_SIDE):
 
                 def left(r: int, j: int = j) -> Expr:
-                    return windows[offset + e.i64(r * self._pitch + j * self.block)]
+                    return windows[offset + e.i64(r * _PITCH + j * VECTOR)]
 
-                steps = self.conv.depth * _TAPS
-                right = lanes_of(e, self.weight, column, steps, step + e.i64(j))
+                steps = self.of.conv.depth * _TAPS
+                right = lanes_of(e, self.buffers[self.of.weight], column, steps, step + e.i64(j))
                 multiply_add(e, registers, left, right)
         for number, vector, register, lane in each_register(e, registers):
             e.store(sums, register[lane], sum_at(number, vector, lane))
 
-    def _finish(
-        self, sums: tuple[Buffer, Expr], panel: Panel, start: Expr, pixel: Expr
-    ) -> None:
+    def _finish(self, sums: tuple[Buffer, Expr], panel: Panel, start: Expr, pixel: Expr) -> None:
         """Add the bias to one pixel's sums, apply the epilogue and write the results."""
         e, to, (values, first) = self.e, panel.to, sums
         result = e.scratch()
@@ -240,4 +236,4 @@ class FewPixels:
             at = e.share(vector * e.i64(VECTOR))
             with e.vector(VECTOR) as lane:
                 e.store(result, values[source + at + lane] + panel.bias[at + lane], lane)
-            write_vector(e, result, self.conv.epilogue, to, (e.i64(0), sink + at), VECTOR)
+            write_vector(e, result, self.of.conv.epilogue, to, (e.i64(0), sink + at), VECTOR)
