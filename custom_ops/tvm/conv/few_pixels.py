@@ -98,13 +98,8 @@ class FewPixels:
                 self._copy(x, windows, sources, (pixel, low * e.i64(_SIDE) + tap), channel)
             with e.loop(groups * e.i64(self.tile.rows) - count) as pixel:
                 self._clear(windows, count + pixel)
-            blocks: list[list[Expr]] = []
-            for begin in (True, False):
-                with e.block() as block:
-                    at = left, channel
-                    self._products((windows, sums), groups, at, (low, high), begin=begin)
-                blocks.append(block)
-            e.branch(e.equal(number, e.i64(0)), *blocks)
+            is_first = e.share(e.equal(number, e.i64(0)))
+            self._products((windows, sums), groups, (left, channel), (low, high), is_first)
         with e.loop(count) as pixel:
             self._finish(sums, made, start, pixel)
 
@@ -169,8 +164,7 @@ class FewPixels:
         groups: Expr,
         at: tuple[Expr, Expr],
         lines: tuple[Expr, Expr],
-        *,
-        begin: bool,
+        is_first: Expr,
     ) -> None:
         """Add a block of channels to a run's sums, or begin them.
 
@@ -179,14 +173,14 @@ class FewPixels:
             groups: Rows of tiles.
             at: The panel's first channel, and the block's.
             lines: The first row of taps that is inside of the image, and the one after the last.
-            begin: Whether nothing was summed up before.
+            is_first: Whether nothing was summed up before.
         """
         e = self.e
         for left in range(0, self.vectors, self.tile.vectors):
             vectors = min(self.tile.vectors, self.vectors - left)
             with e.loop(groups) as group:
                 row = e.share(group * e.i64(self.tile.rows))
-                self._product(scratch, (row, left, vectors), at, lines, begin=begin)
+                self._product(scratch, (row, left, vectors), at, lines, is_first)
 
     def _product(
         self,
@@ -194,8 +188,7 @@ class FewPixels:
         tile: tuple[Expr, int, int],
         at: tuple[Expr, Expr],
         lines: tuple[Expr, Expr],
-        *,
-        begin: bool,
+        is_first: Expr,
     ) -> None:
         """Add to one tile of sums: its first row, its first vector of the panel, its vectors."""
         e, (row, first_vector, vectors) = self.e, tile
@@ -207,22 +200,23 @@ class FewPixels:
             return corner + e.i64(number * self.columns + vector * VECTOR) + lane
 
         for number, vector, register, lane in each_register(e, registers):
-            value = e.f32(0.0) if begin else sums[sum_at(number, vector, lane)]
+            value = e.select(is_first, e.f32(0.0), sums[sum_at(number, vector, lane)])
             e.store(register, value, lane)
         source = e.share(first + row * e.i64(_PITCH))
         column, channel = e.share(at[0] + e.i64(first_vector * VECTOR)), at[1]
-        with e.loop(e.i64(VECTOR)) as c, e.loop(lines[1] - lines[0]) as number:
-            line = e.share((lines[0] + number) * e.i64(_SIDE))
-            offset = e.share(source + line * e.i64(VECTOR) + c)
-            step = e.share((channel + c) * e.i64(_TAPS) + line)
-            for j in range(_SIDE):
+        taps = (lines[1] - lines[0]) * e.i64(_SIDE)
+        with e.loop(e.i64(VECTOR)) as c, e.loop(taps) as number:
+            tap = e.share(lines[0] * e.i64(_SIDE) + number)
+            offset = e.share(source + tap * e.i64(VECTOR) + c)
+            step = (channel + c) * e.i64(_TAPS) + tap
+            right = lanes_of(
+                e, self.buffers[self.of.weight], column, self.of.conv.depth * _TAPS, step
+            )
 
-                def left(r: int, j: int = j) -> Expr:
-                    return windows[offset + e.i64(r * _PITCH + j * VECTOR)]
+            def factor(row: int, offset: Expr = offset) -> Expr:
+                return windows[offset + e.i64(row * _PITCH)]
 
-                steps = self.of.conv.depth * _TAPS
-                right = lanes_of(e, self.buffers[self.of.weight], column, steps, step + e.i64(j))
-                multiply_add(e, registers, left, right)
+            multiply_add(e, registers, factor, right)
         for number, vector, register, lane in each_register(e, registers):
             e.store(sums, register[lane], sum_at(number, vector, lane))
 

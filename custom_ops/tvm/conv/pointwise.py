@@ -51,9 +51,10 @@ class _Plan:
         tile: Of pixels and vectors of channels.
         panels: Of `tile.vectors` vectors.
         images: The batch.
-        runs: Of one image: a unit is one run of pixels and one panel.
-        tiles: Of one run, at most; None if a run is a row of an unknown number of pixels.
-        pixels: Of an image, or of a row where its runs are rows; None if not known.
+        runs: Of one image: a unit is one run of pixels and one panel. As many as an image has rows
+            where its sizes are not known.
+        tiles: Of one run, at most; None if not known.
+        pixels: Of an image; None if not known.
         panels_last: Whether neighbouring units are the panels of one run, else its neighbours.
     """
 
@@ -92,16 +93,15 @@ class PointwiseConv(Tuned, ConvKernel):
     def _plan(self, level: str) -> _Plan:
         batch, height, width = (extent_of(size) for size in self.conv.output.shape[:3])
         image = (height * width).static
-        pixels = width.static if image is None else image
         vectors = ceil(self.conv.channels / VECTOR)
         tile = choose_tile(
-            pixels, vectors, level, self.pixels, self.panel, scaled=self.conv.gate is not None,
+            image, vectors, level, self.pixels, self.panel, scaled=self.conv.gate is not None,
             pitches=(4 * self.conv.depth, 4 * VECTOR * self.conv.depth),
         )  # fmt: skip
         panels = Panels(self.conv.channels, tile.vectors)
         panels_last = vectors * VECTOR * self.conv.depth * 4 <= _NEAR_BYTES
         if image is None:
-            return _Plan(tile, panels, batch, height, None, pixels, panels_last)
+            return _Plan(tile, panels, batch, height, None, None, panels_last)
         work = tile.rows * tile.vectors * VECTOR * self.conv.depth
         tiles = min(ceil(UNIT_MULTIPLIES / max(work, 1)), max(1, image // tile.rows))
         runs = max(1, ceil((image // tile.rows) / tiles))
@@ -151,12 +151,19 @@ class PointwiseConv(Tuned, ConvKernel):
                     tile(rest)(e.share(image * e.i64(plan.pixels) + e.i64(whole * rows)))
                 e.when(e.equal(run, e.extent(plan.runs) - e.i64(1)), tail)
             return
-        pixels = e.extent(width)
-        start = e.share((image * e.extent(height) + run) * pixels)
-        whole = e.share(e.tir.floordiv(pixels, e.i64(rows)))
-        self._tiles(e, start, whole, rows, tile(rows))
-        left = e.share(pixels - whole * e.i64(rows))
-        self._tiles(e, e.share(start + whole * e.i64(rows)), left, 1, tile(1))
+        lines = e.extent(height)
+        pixels = e.share(lines * e.extent(width))
+        # Tiles go on from a row of the image to the next one.
+        tiles = e.divide_up(pixels, rows)
+        of_run = e.share(e.truncated_quotient(tiles + lines - e.i64(1), lines) * e.i64(rows))
+        first = e.share(e.minimum(run * of_run, pixels))
+        count = e.share(e.minimum(of_run, pixels - first))
+        start = e.share(image * pixels + first)
+        for rows in (plan.tile.rows, *(n for n in (8, 4, 2, 1) if n < plan.tile.rows)):
+            some = e.share(e.divide_down(count, rows))
+            self._tiles(e, start, some, rows, tile(rows))
+            start = e.share(start + some * e.i64(rows))
+            count = e.share(count - some * e.i64(rows))
 
     @staticmethod
     def _tiles(

@@ -9,9 +9,8 @@ matrix product for each point follows, and its results are taken back with bias 
 Everything is done for one panel of channels and one run of tiles, so that nothing of it leaves the
 second level of cache and weights lie in memory as they do for the other kernels.
 
-All filters are taken to the points, however few tiles there are. So images of sizes that are not
-known have two more ways, between which the kernel chooses when it runs: tiles of 2 x 2 results,
-whose filters have 16 points, and sums over the taps of each pixel.
+All filters are taken to the points, however few tiles there are. So for images of sizes that are
+not known the kernel has a second way, sums over the taps of each pixel. It chooses when it runs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from .direct import runtime_ns, summed_ns
 from .few_pixels import PIXELS_OF_RUN, FewPixels
 from .rates import OUTPUT_NS
 from .winograd_run import Images, Run
-from .winograd_transforms import FOUR, TWO, Filtering
+from .winograd_transforms import STEP
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -50,12 +49,10 @@ _UNITS, _LEAST_TILES = 8, 14
 # The units that a batch is cut into that is not known, and images whose sizes are not known.
 _RUNS, _IMAGE_RUNS = 16, 64
 _PICOSECONDS_PER_MULTIPLY = 6
-# Tiles of 2 x 2 results of a run, at most.
-_MOST_SMALL = 20
 # Picoseconds of a pair of channels, on Emerald Rapids (one thread, 2026-11-29, images of 2 x 2 to
-# 16 x 16 pixels, 64 channels): of the filters of a run and of a tile at the points, by results
-# along a side of a tile; of a pixel whose taps are summed up. Both of whole rows.
-_FILTERS_AND_TILE, _PIXEL = {4: (4_100, 690), 2: (2_100, 270)}, 155
+# 16 x 16 pixels, 64 channels): the filters of a run, a tile at the points, and a pixel whose taps
+# are summed up. Tiles and pixels are those of whole rows.
+_FILTERS, _TILE_AT_POINTS, _PIXEL = 4_100, 690, 135
 # See `rates`: of a multiply-add of the plain way, in whole tiles of this many results a side; of a
 # channel of a tile on its way to the points or back; of a weight on its way there.
 _MULTIPLY_NS, _TILE, _SPREAD_NS, _FILTER_NS = 1 / 230, 4, 2.5, 0.45
@@ -75,7 +72,7 @@ class WinogradConv(ConvKernel):
     def tiles(self) -> int | None:
         """Tiles of an image; None if its sizes are not known."""
         sizes = [extent_of(size).static for size in self.conv.output.shape[1:3]]
-        return None if None in sizes else prod(ceil(size / FOUR.step) for size in sizes if size)
+        return None if None in sizes else prod(ceil(size / STEP) for size in sizes if size)
 
     @property
     def total(self) -> int | None:
@@ -111,15 +108,15 @@ class WinogradConv(ConvKernel):
         total = self.total
         unknown = _IMAGE_RUNS if self.tiles is None else _RUNS
         runs = unknown if total is None else ceil(total / self.run)
-        points = self.run * FOUR.step**2 * self.vectors * VECTOR
+        points = self.run * STEP**2 * self.vectors * VECTOR
         cost = 9 * self.conv.depth * _PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         return Launch((Extent(self.panels), Extent(runs)), Extent(points), cost, ())
 
     def writer(self, e: TileEmitter, buffers: list[Buffer]) -> Callable[[Expr], None]:
         """Emit sizes and what lies on the stack; return what emits a unit."""
-        ways = [self._by_tiles(e, buffers, FOUR)]
+        ways = [self._by_tiles(e, buffers)]
         if self.tiles is None:
-            ways += [self._by_tiles(e, buffers, TWO), self._by_pixels(e, buffers)]
+            ways.append(self._by_pixels(e, buffers))
         sizes = zip(*(run.sizes for way in ways for run in way.runs), strict=True)
         scratch = [e.aligned(max(each), "float32") for each in sizes]
         units = self.launch(e.processor).units
@@ -127,20 +124,16 @@ class WinogradConv(ConvKernel):
         emitters = [way.writer(e, scratch, units[1].factor, whole) for way in ways]
         if len(ways) == 1:
             return lambda at: emitters[0](*e.decode(at, units))
-        four, two, pixel = (way.cost for way in ways)
-        is_large = e.share(e.both(four < two, four < pixel))
-        is_small = e.share(two < pixel)
+        is_few = e.share(ways[1].cost < ways[0].cost)
 
         def unit(at: Expr) -> None:
             coordinates = e.decode(at, units)
             blocks: list[list[Expr]] = []
-            for emit in emitters:
+            for emit in reversed(emitters):
                 with e.block() as block:
                     emit(*coordinates)
                 blocks.append(block)
-            with e.block() as others:
-                e.branch(is_small, *blocks[1:])
-            e.branch(is_large, blocks[0], others)
+            e.branch(is_few, *blocks)
 
         return unit
 
@@ -150,19 +143,17 @@ class WinogradConv(ConvKernel):
         rest = self.conv.channels // VECTOR % self.vectors
         return [self.vectors, rest] if rest else [self.vectors]
 
-    def _by_tiles(self, e: TileEmitter, buffers: list[Buffer], kind: Filtering) -> _Way:
-        """Compute what is known at run time of tiles of one size."""
-        images = Images.of(self.conv, e, kind.step)
-        most = self.run if kind is FOUR else _MOST_SMALL
+    def _by_tiles(self, e: TileEmitter, buffers: list[Buffer]) -> _Way:
+        """Compute what is known at run time of tiles."""
+        images = Images.of(self.conv, e, STEP)
         runs = [
-            Run(self, e, buffers, (self.vectors, vectors), images, kind, most, self.tiles)
+            Run(self, e, buffers, (self.vectors, vectors), images, self.run, self.tiles)
             for vectors in self._panel_sizes
         ]
         total = e.share(e.extent(self.conv.output.shape[0]) * images.tiles)
-        count = e.share(e.divide_up(total, most))
-        filters, tile = _FILTERS_AND_TILE[kind.step]
-        cost = count * e.i64(filters) + runs[0].padded(total) * e.i64(tile)
-        return _Way(runs, total, count, most, e.share(cost))
+        count = e.share(e.divide_up(total, self.run))
+        cost = count * e.i64(_FILTERS) + runs[0].padded(total) * e.i64(_TILE_AT_POINTS)
+        return _Way(runs, total, count, self.run, e.share(cost))
 
     def _by_pixels(self, e: TileEmitter, buffers: list[Buffer]) -> _Way:
         """Compute what is known at run time of sums over taps."""

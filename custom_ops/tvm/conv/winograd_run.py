@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..tile.gemm_tile import each_register, multiply_add, write_vector
 from ..tile.program import ConvKernel, Panel, open_panel
 from ..tile.registers import VECTOR, Tile, even_tile
-from .winograd_transforms import FOUR, Filtering
+from .winograd_transforms import POINTS, SIDE, STEP, filtered, gathered, input_transform
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -80,7 +80,6 @@ class Run:
         buffers: list[Buffer],
         panel: tuple[int, int],
         images: Images,
-        kind: Filtering,
         most: int,
         tiles: int | None,
     ) -> None:
@@ -92,7 +91,6 @@ class Run:
             buffers: The region's tensors.
             panel: Vectors of channels of a whole panel, and of this one.
             images: Their sizes.
-            kind: Of filtering.
             most: Tiles of a run, at most.
             tiles: Of an image; None if that is not known.
         """
@@ -102,17 +100,13 @@ class Run:
         self.buffers = buffers
         self.vectors = vectors
         self.images = images
-        self.kind = kind
         self.columns = vectors * VECTOR
         self.block = next(n for n in (_DEPTH, VECTOR) if of.conv.depth % n == 0)
         level = e.processor
         # A run of few tiles, where the images' sizes are not known, and any other.
         few = even_tile(_FEW, vectors, level)
         many = even_tile(min(tiles or most, most), vectors, level)
-        if tiles is not None:
-            self.shapes: tuple[Tile, ...] = (many,)
-        else:
-            self.shapes = (few, many) if kind is FOUR else (few,)
+        self.shapes = (few, many) if tiles is None else (many,)
         self.most_few = 2 * few.rows
         self.room = max(ceil(most / tile.rows) * tile.rows for tile in self.shapes)
         # Points of filters [point, channel, column], of pixels [point, vector of channels, tile,
@@ -125,8 +119,7 @@ class Run:
     @property
     def sizes(self) -> tuple[int, int, int]:
         """Numbers that the points of filters, of pixels, and of sums take."""
-        points = self.kind.points
-        return points * self.pitch_u, points * self.pitch_v, points * self.pitch_m
+        return POINTS * self.pitch_u, POINTS * self.pitch_v, POINTS * self.pitch_m
 
     def emit(
         self, scratch: Sequence[tuple[Buffer, Expr]], panel: Expr, start: Expr, count: Expr
@@ -185,7 +178,7 @@ class Run:
                     [weight[source + e.i64((3 * i + j) * VECTOR) + lane] for j in range(3)]
                     for i in range(3)
                 ]
-                for point, value in enumerate(self.kind.filtered(e, taps)):
+                for point, value in enumerate(filtered(e, taps)):
                     offset = self.u_start + sink + e.i64(point * self.pitch_u)
                     e.store(self.u, value, offset + lane)
 
@@ -195,37 +188,37 @@ class Run:
         height, width = self.images.given
         pads = of.conv.window.pads
         image, row, column = self._place(number)
-        top = e.share(row * e.i64(self.kind.step) - e.i64(pads[0]))
-        left = e.share(column * e.i64(self.kind.step) - e.i64(pads[1]))
+        top = e.share(row * e.i64(STEP) - e.i64(pads[0]))
+        left = e.share(column * e.i64(STEP) - e.i64(pads[1]))
         x = self.buffers[of.conv.x]
         pitch = of.conv.depth
         corner = e.share(((image * height + top) * width + left) * e.i64(pitch) + channel)
         parts = self.block // VECTOR
         inside = e.both(
-            e.both(top >= e.i64(0), top + e.i64(self.kind.side) <= height),
-            e.both(left >= e.i64(0), left + e.i64(self.kind.side) <= width),
+            e.both(top >= e.i64(0), top + e.i64(SIDE) <= height),
+            e.both(left >= e.i64(0), left + e.i64(SIDE) <= width),
         )
         with e.block() as plain, e.loop(e.i64(parts)) as part:
             source = e.share(corner + part * e.i64(VECTOR))
             self._spread(x, source, (width * e.i64(pitch), pitch), part, tile)
         with e.block() as border:
-            copy = e.scratch(self.kind.points * VECTOR)
+            copy = e.scratch(POINTS * VECTOR)
             low = [e.share(e.tir.max(e.i64(0), e.i64(0) - side)) for side in (top, left)]
             high = [
-                e.share(e.minimum(e.i64(self.kind.side), size - side))
+                e.share(e.minimum(e.i64(SIDE), size - side))
                 for side, size in ((top, height), (left, width))
             ]
             with e.loop(e.i64(parts)) as part:
                 source = e.share(corner + part * e.i64(VECTOR))
-                with e.loop(e.i64(self.kind.points)) as point, e.vector(VECTOR) as lane:
+                with e.loop(e.i64(POINTS)) as point, e.vector(VECTOR) as lane:
                     e.store(copy, e.f32(0.0), point * e.i64(VECTOR) + lane)
                 with e.loop(high[0] - low[0]) as i, e.loop(high[1] - low[1]) as j:
                     y, z = e.share(low[0] + i), e.share(low[1] + j)
-                    offset = e.share((y * e.i64(self.kind.side) + z) * e.i64(VECTOR))
+                    offset = e.share((y * e.i64(SIDE) + z) * e.i64(VECTOR))
                     given = e.share(source + (y * width + z) * e.i64(pitch))
                     with e.vector(VECTOR) as lane:
                         e.store(copy, x[given + lane], offset + lane)
-                self._spread(copy, e.i64(0), (e.i64(self.kind.side * VECTOR), VECTOR), part, tile)
+                self._spread(copy, e.i64(0), (e.i64(SIDE * VECTOR), VECTOR), part, tile)
         e.branch(inside, plain, border)
 
     def _spread(
@@ -235,10 +228,10 @@ class Run:
         sink = e.share((part * e.i64(self.room) + tile) * e.i64(VECTOR))
         with e.vector(VECTOR) as lane:
             given = [
-                [x[start + (row + e.i64(j * pitch[1])) + lane] for j in range(self.kind.side)]
-                for row in (e.i64(i) * pitch[0] for i in range(self.kind.side))
+                [x[start + (row + e.i64(j * pitch[1])) + lane] for j in range(SIDE)]
+                for row in (e.i64(i) * pitch[0] for i in range(SIDE))
             ]
-            for point, value in enumerate(self.kind.transformed(e, given)):
+            for point, value in enumerate(input_transform(e, given)):
                 offset = self.v_start + sink + e.i64(point * self.pitch_v)
                 e.store(self.v, value, offset + lane)
 
@@ -247,7 +240,7 @@ class Run:
         but numbers too small for a normal one cost time.
         """
         e = self.e
-        with e.loop(e.i64(self.kind.points)) as point, e.loop(e.i64(self.block // VECTOR)) as part:
+        with e.loop(e.i64(POINTS)) as point, e.loop(e.i64(self.block // VECTOR)) as part:
             offset = (part * e.i64(self.room) + tile) * e.i64(VECTOR)
             at = e.share(self.v_start + point * e.i64(self.pitch_v) + offset)
             with e.vector(VECTOR) as lane:
@@ -259,29 +252,39 @@ class Run:
         shapes: list[list[Expr]] = []
         for shape in self.shapes:
             with e.block() as block:
-                blocks: list[list[Expr]] = []
-                for begin in (True, False):
-                    with e.block() as products:
-                        self._products(shape, room, begin=begin)
-                    blocks.append(products)
-                e.branch(is_first, *blocks)
+                self._shape(shape, is_first, room)
             shapes.append(block)
         if len(shapes) == 1:
             e.when(room > e.i64(0), *shapes)
         else:
             e.branch(count <= e.i64(self.most_few), *shapes)
 
-    def _products(self, tile: Tile, room: Expr, *, begin: bool) -> None:
+    def _shape(self, shape: Tile, is_first: Expr, room: Expr) -> None:
+        """Emit products in tiles of one shape."""
+        e = self.e
+        if shape != self.shapes[-1]:  # compiled in half the time
+            self._products(shape, room, begin=is_first)
+            return
+        blocks: list[list[Expr]] = []
+        for begin in (True, False):
+            with e.block() as products:
+                self._products(shape, room, begin=begin)
+            blocks.append(products)
+        e.branch(is_first, *blocks)
+
+    def _products(self, tile: Tile, room: Expr, *, begin: bool | Expr) -> None:
         """Add a block of channels to the sums of this many tiles, or begin them."""
         e, width, height = self.e, tile.vectors, tile.rows
         rows = e.divide_down(room, height)
-        with e.loop(e.i64(self.kind.points)) as point, e.loop(rows) as number:
+        with e.loop(e.i64(POINTS)) as point, e.loop(rows) as number:
             row = e.share(number * e.i64(height))
             for left in range(0, self.vectors, width):
                 vectors = min(width, self.vectors - left)
                 self._product(point, row, left, Tile(height, vectors), begin=begin)
 
-    def _product(self, point: Expr, row: Expr, left: int, tile: Tile, *, begin: bool) -> None:
+    def _product(
+        self, point: Expr, row: Expr, left: int, tile: Tile, *, begin: bool | Expr
+    ) -> None:
         """Add a block of channels to one tile of sums."""
         e = self.e
         registers = [[e.scratch() for _ in range(tile.vectors)] for _ in range(tile.rows)]
@@ -292,8 +295,11 @@ class Run:
             return sums + e.i64(number * self.columns + vector * VECTOR) + lane
 
         for number, vector, register, lane in each_register(e, registers):
-            value = e.f32(0.0) if begin else self.m[place(number, vector, lane)]
-            e.store(register, value, lane)
+            before = self.m[place(number, vector, lane)]
+            if isinstance(begin, bool):
+                e.store(register, e.f32(0.0) if begin else before, lane)
+            else:
+                e.store(register, e.select(begin, e.f32(0.0), before), lane)
         base = e.share(self.u_start + point * e.i64(self.pitch_u) + e.i64(left * VECTOR))
         source = e.share(self.v_start + point * e.i64(self.pitch_v) + row * e.i64(VECTOR))
         with e.loop(e.i64(self.block // VECTOR)) as part, e.loop(e.i64(VECTOR)) as c:
@@ -311,26 +317,26 @@ class Run:
         e, of, to, bias = self.e, self.of, panel.to, panel.bias
         height, width = self.images.made
         image, row, column = self._place(number)
-        top, left = e.share(row * e.i64(self.kind.step)), e.share(column * e.i64(self.kind.step))
-        results = e.scratch(self.kind.step * self.kind.step * VECTOR)
-        high = e.share(e.minimum(e.i64(self.kind.step), height - top))
-        wide = e.share(e.minimum(e.i64(self.kind.step), width - left))
+        top, left = e.share(row * e.i64(STEP)), e.share(column * e.i64(STEP))
+        results = e.scratch(STEP * STEP * VECTOR)
+        high = e.share(e.minimum(e.i64(STEP), height - top))
+        wide = e.share(e.minimum(e.i64(STEP), width - left))
         with e.loop(e.i64(self.vectors)) as vector:
             begin = e.share(vector * e.i64(VECTOR))
             source = e.share(self.m_start + tile * e.i64(self.columns) + begin)
             with e.vector(VECTOR) as lane:
                 given = [
                     [
-                        self.m[source + e.i64((self.kind.side * i + j) * self.pitch_m) + lane]
-                        for j in range(self.kind.side)
+                        self.m[source + e.i64((SIDE * i + j) * self.pitch_m) + lane]
+                        for j in range(SIDE)
                     ]
-                    for i in range(self.kind.side)
+                    for i in range(SIDE)
                 ]
-                for index, value in enumerate(self.kind.gathered(e, given)):
+                for index, value in enumerate(gathered(e, given)):
                     shifted = value + bias[begin + lane]
                     e.store(results, shifted, e.i64(index * VECTOR) + lane)
             with e.loop(high) as i, e.loop(wide) as j:
                 pixel = (image * height + top + i) * width + left + j
                 sink = e.share(pixel * e.i64(to.channels) + to.first)
-                from_ = e.share((i * e.i64(self.kind.step) + j) * e.i64(VECTOR))
+                from_ = e.share((i * e.i64(STEP) + j) * e.i64(VECTOR))
                 write_vector(e, results, of.conv.epilogue, to, (from_, sink + begin), VECTOR)

@@ -1,4 +1,4 @@
-"""3x3 convolutions whose sizes are known only at run time: each way that the kernel chooses."""
+"""Convolutions of images whose sizes are known only at run time, and differ from run to run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conv_regions import feeds, full
+from conv_regions import feeds, full, pointwise
 from fused_model import fused_model, session
 
 from ortkit.kernels.build.library import LibraryBuild
 
 Build = Callable[..., LibraryBuild]
 PADS = (1, 1, 1, 1)
-#: Batch, height and width: few pixels, tiles of 2 x 2, few tiles of 4 x 4 and many; again few.
+#: Batch, height and width: few pixels, few tiles and many; again few.
 SIZES = (
     (1, 1, 1), (1, 2, 2), (1, 1, 9), (3, 1, 2), (1, 4, 4), (2, 5, 3), (1, 6, 6), (1, 7, 7),
     (1, 8, 5), (4, 3, 3), (1, 10, 10), (1, 13, 12), (2, 16, 17), (9, 4, 4), (1, 61, 50),
@@ -53,5 +53,23 @@ def test_sizes_may_change_between_runs_of_a_session(
         expected = convolved(inputs, pads)
         found = alone.run(None, inputs)[0]
         assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5, err_msg=f"{height, width}")
+        assert np.array_equal(found, shared.run(None, inputs)[0])
+
+
+@pytest.mark.parametrize("channels", [(20, 33), (64, 96)])
+def test_1x1_convolutions_take_any_size(channels: tuple[int, int], build: Build) -> None:
+    signature = pointwise(("n", "h", "w"), channels, "silu", gate=True, residual=True)
+    library = build(signature).library
+    assert library is not None
+    model = fused_model(signature)
+    alone, shared = (session(model, library.path, threads) for threads in (1, 2))
+    for batch, height, width in SIZES:
+        inputs = feeds(signature, {"n": batch, "h": height, "w": width})
+        x, gate, weight = (inputs[name].astype(np.float64) for name in ("x", "g", "w"))
+        matrix = weight.transpose(1, 0, 2).reshape(channels[0], -1)[:, : channels[1]]
+        total = (x * gate) @ matrix + inputs["b"] + inputs["r"]
+        found = alone.run(None, inputs)[0]
+        expected = total / (1 + np.exp(-total))
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5, err_msg=f"{height, width}")
         assert np.array_equal(found, shared.run(None, inputs)[0])
