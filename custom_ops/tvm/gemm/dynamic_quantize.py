@@ -1,0 +1,250 @@
+"""Dynamic quantization of a tensor to uint8: its extremes, then its numbers.
+
+A region is `DynamicQuantizeLinear(x)`, where x is float32, or bfloat16 that a Cast widens. Results
+are those of ONNX Runtime's kernel to the bit.
+
+Each slice of units looks for the extremes of the whole tensor itself: they stand in no order in
+which units would have to run.
+
+A quotient of vectors takes 16 cycles and decides the time (Emerald Rapids, 2026-11-29). Here it is
+a product with the reciprocal that two steps correct: q += r (x - q s), with r = 1 / s. After the
+first q is next to x / s, and after the second it is x / s correctly rounded (Markstein, 1990).
+That holds while nothing but quotients near 0 underflows; for other scales numbers are divided.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.refusal import Refused
+
+from ...forms.body import Body
+from ...forms.casts import wide_input
+from ..tile.registers import VECTOR
+from .int8 import LEVELS
+from .int8_emitter import Int8Emitter
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+# Vectors whose extremes are kept side by side.
+_SIDE_BY_SIDE = 4
+_BLOCK = _SIDE_BY_SIDE * VECTOR
+# Scales beyond these are divided by.
+_LEAST_SCALE, _MOST_SCALE = 2.0**-100, 2.0**100
+# Whether a number lies beyond what is known, at the lower and the upper end.
+_ENDS = (operator.lt, operator.gt)
+# Of 16 numbers the least and the largest one.
+_NAMES = ("ortkit_least", "ortkit_largest")
+_LLVM = "".join(
+    f"""
+declare float @llvm.vector.reduce.{kind}.v16f32(<16 x float>)
+define internal float @{name}(<16 x float> %x) alwaysinline {{
+  %found = call nnan float @llvm.vector.reduce.{kind}.v16f32(<16 x float> %x)
+  ret float %found
+}}
+"""
+    for kind, name in zip(("fmin", "fmax"), _NAMES, strict=True)
+)
+_FLOATS, _WHOLE = f"float32x{VECTOR}", f"int32x{VECTOR}"
+# Units that a tensor is cut into.
+_UNITS = 32
+# Of a number: to round it, and to look at it once more.
+_PICOSECONDS, _PICOSECONDS_TO_LOOK = 120, 45
+# One thread of an Emerald Rapids, 2026-11-29, a number: ONNX Runtime's kernel, and ours.
+_RUNTIME_NS, _OURS_NS = 0.40, 0.16
+
+
+@dataclass(frozen=True)
+class DynamicQuantize:
+    """One tensor: the region's only input."""
+
+    signature: RegionSignature
+
+    @property
+    def _count(self) -> Extent:
+        return product(map(extent_of, self.signature.inputs[0].shape))
+
+    def refuses(self, level: str) -> Refused | None:
+        """Say why there is no kernel for a processor level."""
+        if level not in LEVELS:
+            return Refused(f"dynamic quantization for processors of level {level}")
+        return None
+
+    def estimate(self) -> tuple[float, float]:
+        """Return nanoseconds, ONNX Runtime's and ours."""
+        count = self._count.at(NOMINAL_SIZE)
+        return count * _RUNTIME_NS, count * _OURS_NS
+
+    def launch(self, level: str) -> Launch:
+        """Units are parts of the tensor."""
+        del level
+        count = self._count
+        if count.static is not None:
+            count = Extent(-(-count.static // _UNITS))
+        looks = _PICOSECONDS_TO_LOOK * (_UNITS if self._count.static is not None else 1)
+        each = _PICOSECONDS if self._count.static is not None else _PICOSECONDS // _UNITS
+        return Launch((Extent(_UNITS),), count, max(1, each), slice_picoseconds=looks)
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        return _Writer(self, symbol, level).function()
+
+
+class _Emitter(Int8Emitter):
+    @property
+    def llvm(self) -> tuple[str, ...]:
+        return (*super().llvm, _LLVM)
+
+
+class _Writer:
+    """One kernel in the making."""
+
+    def __init__(self, of: DynamicQuantize, symbol: str, level: str) -> None:
+        self.e = e = _Emitter(symbol, processor=level)
+        (self.x, *self.results), self.begin, self.end = e.parameters(of.signature)
+        self.dtype = of.signature.inputs[0].dtype
+        self.count = e.share(e.extent(of._count))
+
+    def function(self) -> Expr:
+        """Return the function that computes the units begin .. end - 1."""
+        e = self.e
+        scale, zero = self._grid()
+        e.store(self.results[1], scale, e.i64(0))
+        e.store(self.results[2], e.cast(zero, "uint8"), e.i64(0))
+        blocks = e.share(e.divide_up(self.count, _BLOCK))
+        first, last = (
+            e.share(e.divide_down(number * blocks, _UNITS) * e.i64(_BLOCK))
+            for number in (self.begin, self.end)
+        )
+        last = e.share(e.minimum(last, self.count))
+        with e.block() as fast:
+            reciprocal = e.share(e.f32(1.0) / scale)
+            self._round(first, last, zero, lambda x: self._quotient(x, scale, reciprocal))
+        with e.block() as slow:
+            self._round(first, last, zero, lambda x: x / self._all(scale))
+        is_usual = e.both(scale > e.f32(_LEAST_SCALE), scale < e.f32(_MOST_SCALE))
+        e.branch(is_usual, fast, slow)
+        return e.function()
+
+    def _grid(self) -> tuple[Expr, Expr]:
+        """Emit what the numbers stand for: the scale, and the zero point as float32."""
+        e = self.e
+        low, high = self._extremes()
+        span = e.share(high - low)
+        scale = e.share(e.select(high > low, span / e.f32(255.0), e.f32(1.0)))
+        zero = e.share(e.f32(0.0) - low / scale)
+        # In this order: what is no number becomes 255, as in ONNX Runtime.
+        zero = e.share(e.select(zero < e.f32(255.0), zero, e.f32(255.0)))
+        zero = e.share(e.select(zero > e.f32(0.0), zero, e.f32(0.0)))
+        return scale, e.share(e.round_half_even(zero))
+
+    def _extremes(self) -> tuple[Expr, Expr]:
+        """Emit the least and the largest number of the tensor and 0."""
+        e = self.e
+        # As int32: TVM (0.27) lays numbers of one type side by side, and vectors behind single
+        # numbers are then moved about lane by lane.
+        kept = [tuple(e.local(VECTOR, "int32") for _ in _ENDS) for _ in range(_SIDE_BY_SIDE)]
+        for buffers in kept:
+            for each in buffers:
+                e.store_row(each, e.tir.Broadcast(e.i32(0), VECTOR), 0, VECTOR)
+
+        def known_of(each: Buffer) -> Expr:
+            return e.tir.reinterpret(_FLOATS, e.row(each, 0, VECTOR))
+
+        def look(x: Expr, buffers: tuple[Buffer, ...]) -> None:
+            for each, is_beyond in zip(buffers, _ENDS, strict=True):
+                known = known_of(each)
+                best = e.select(is_beyond(x, known), x, known)
+                e.store_row(each, e.tir.reinterpret(_WHOLE, best), 0, VECTOR)
+
+        blocks = e.share(e.divide_down(self.count, _BLOCK))
+        with e.loop(blocks) as number:
+            for vector, buffers in enumerate(kept):
+                at = e.share(number * e.i64(_BLOCK) + e.i64(vector * VECTOR))
+                look(self._read(at, VECTOR), buffers)
+        rest = e.share(blocks * e.i64(_BLOCK))
+        with e.loop(self.count - rest) as index:
+            look(e.share_row(self._all(self._read(rest + index, 1)), VECTOR, "float32"), kept[0])
+        found = []
+        for vectors, is_beyond, name in zip(zip(*kept, strict=True), _ENDS, _NAMES, strict=True):
+            best = known_of(vectors[0])
+            for vector in vectors[1:]:
+                x = known_of(vector)
+                best = e.share_row(e.select(is_beyond(x, best), x, best), VECTOR, "float32")
+            found.append(e.share(e.tir.call_extern("float32", name, best)))
+        return found[0], found[1]
+
+    def _round(
+        self, first: Expr, last: Expr, zero: Expr, quotient: Callable[[Expr], Expr]
+    ) -> None:
+        """Emit the numbers of a part of the tensor."""
+        e = self.e
+        low, high = self._all(e.f32(0.0) - zero), self._all(e.f32(255.0) - zero)
+        whole = self._all(e.cast(zero, "int32"))
+        vectors = e.share(e.divide_down(last - first, VECTOR))
+
+        def some(at: Expr, x: Expr, lanes: int) -> None:
+            found = e.nearest_within(quotient(x), low, high) + whole
+            e.put_sixteen(self.results[0], at, found, lanes, "uint8")
+
+        with e.loop(vectors) as number:
+            at = e.share(first + number * e.i64(VECTOR))
+            some(at, e.share_row(self._read(at, VECTOR), VECTOR, "float32"), VECTOR)
+        rest = e.share(first + vectors * e.i64(VECTOR))
+        with e.loop(last - rest) as index:
+            at = e.share(rest + index)
+            some(at, e.share_row(self._all(self._read(at, 1)), VECTOR, "float32"), 1)
+
+    def _quotient(self, x: Expr, scale: Expr, reciprocal: Expr) -> Expr:
+        """Return x / scale; see above."""
+        e, by = self.e, self._all(reciprocal)
+        negative = self._all(e.f32(0.0) - scale)
+        found = e.share_row(x * by, VECTOR, "float32")
+        for _ in range(2):
+            left = e.fused(found, negative, x)
+            found = e.share_row(e.fused(left, by, found), VECTOR, "float32")
+        return found
+
+    def _read(self, at: Expr, lanes: int) -> Expr:
+        """Return neighbours as float32."""
+        e = self.e
+        part = e.part(self.x, at, lanes)
+        if self.dtype == "float32":
+            return part
+        kind = "" if lanes == 1 else f"x{lanes}"
+        wide = e.cast(part, f"uint32{kind}")
+        bits = e.constant(16, "uint32")
+        shift = bits if lanes == 1 else e.tir.Broadcast(bits, lanes)
+        return e.tir.reinterpret(f"float32{kind}", e.tir.shift_left(wide, shift))
+
+    def _all(self, number: Expr) -> Expr:
+        return self.e.tir.Broadcast(number, VECTOR)
+
+
+def match(signature: RegionSignature) -> DynamicQuantize | Refused | None:
+    """Return the region as the quantization of a tensor; None if it is something else."""
+    body = Body(signature)
+    nodes = body.nodes("DynamicQuantizeLinear")
+    if not nodes:
+        return None
+    (node, *others), outputs = nodes, [*body.function.output]
+    if others or len(body.function.node) > 2 or len(signature.inputs) != 1:
+        return Refused("dynamic quantization with more around it")
+    if outputs != [*node.output] or len(outputs) != 3 or wide_input(body, node.input[0]) is None:
+        return Refused("dynamic quantization of another form")
+    return DynamicQuantize(signature)
+
+
+#: What a Cast widens from bfloat16 is read as it is.
+ANCHOR = Anchor(
+    "dynamic_quantize", match, (("", "DynamicQuantizeLinear"),), before={0: ("Cast?",)},
+    epilogue=frozenset(), must_pay=True,
+)  # fmt: skip
