@@ -12,12 +12,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 import ortkit
-from ortkit.targets import cpu
 
-pytestmark = pytest.mark.skipif(
-    cpu.machine() != "x86-64" or not cpu.runs_here("x86-64-v3") or cpu.runs_here("x86-64-v4-amx"),
-    reason="kernels of bytes are for AVX2 and VNNI",
-)
+pytestmark = pytest.mark.usefixtures("int8_level")
 
 
 def model_of(text: str) -> onnx.ModelProto:

@@ -14,12 +14,8 @@ from onnx import helper, numpy_helper
 import ortkit
 from ortkit.fusion.int8 import lookup
 from ortkit.fusion.int8.lookup_child import Outcome, TablesJob
-from ortkit.targets import cpu
 
-pytestmark = pytest.mark.skipif(
-    cpu.machine() != "x86-64" or not cpu.runs_here("x86-64-v3") or cpu.runs_here("x86-64-v4-amx"),
-    reason="kernels of bytes are for AVX2 and VNNI",
-)
+pytestmark = pytest.mark.usefixtures("int8_level")
 
 
 def crash(_: TablesJob) -> tuple[Outcome, ...]:

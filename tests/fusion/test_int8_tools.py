@@ -12,14 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import ortkit
-from ortkit.targets import cpu
 
 ROWS, DEPTH, COLUMNS = 6, 64, 48
 
-pytestmark = pytest.mark.skipif(
-    cpu.machine() != "x86-64" or not cpu.runs_here("x86-64-v3") or cpu.runs_here("x86-64-v4-amx"),
-    reason="kernels of bytes are for AVX2 and VNNI",
-)
+pytestmark = pytest.mark.usefixtures("int8_level")
 
 
 def floats(*shape: int, seed: int) -> np.ndarray:
