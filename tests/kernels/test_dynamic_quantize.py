@@ -135,6 +135,18 @@ def test_zeros_and_infinities(level: str, tmp_path: Path, cache: KernelCache) ->
 
 
 @pytest.mark.parametrize("level", HERE)
+def test_what_is_no_number_is_forgotten_in_the_same_order(
+    level: str, tmp_path: Path, cache: KernelCache
+) -> None:
+    run, random = kernel(model_of("a"), level, tmp_path, cache), np.random.default_rng(5)
+    for count in (1, 5, 8, 13, 31, 32, 33, 40, 47, 64, 71, 133, 1000):
+        for _ in range(30):
+            x = random.standard_normal(count).astype(np.float32)
+            x[random.integers(0, count, random.integers(1, 2 + count // 9))] = np.nan
+            check(run, x)
+
+
+@pytest.mark.parametrize("level", HERE)
 def test_what_a_cast_widens_is_read_as_it_is(
     level: str, tmp_path: Path, cache: KernelCache
 ) -> None:

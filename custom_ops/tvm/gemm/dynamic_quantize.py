@@ -15,7 +15,7 @@ That holds while nothing but quotients near 0 underflows; for other scales numbe
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,26 +34,45 @@ from .int8_emitter import Int8Emitter
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
-# Vectors whose extremes are kept side by side.
-_SIDE_BY_SIDE = 4
-_BLOCK = _SIDE_BY_SIDE * VECTOR
+# Vectors of 8 whose extremes are kept side by side, as ONNX Runtime's kernel does.
+_LANES, _SIDE_BY_SIDE = 8, 4
+# Numbers that units are cut between.
+_BLOCK = 64
 # Scales beyond these are divided by.
 _LEAST_SCALE, _MOST_SCALE = 2.0**-100, 2.0**100
 # Whether a number lies beyond what is known, at the lower and the upper end.
 _ENDS = (operator.lt, operator.gt)
-# Of 16 numbers the least and the largest one.
+# The least and the largest of 8 numbers: of halves, halves of these, and so on.
 _NAMES = ("ortkit_least", "ortkit_largest")
-_LLVM = "".join(
-    f"""
-declare float @llvm.vector.reduce.{kind}.v16f32(<16 x float>)
-define internal float @{name}(<16 x float> %x) alwaysinline {{
-  %found = call nnan float @llvm.vector.reduce.{kind}.v16f32(<16 x float> %x)
+
+
+def _of_lanes(name: str, comparison: str) -> str:
+    lines, last = [], "x"
+    for width in (4, 2, 1):
+        whole, kind = f"<{2 * width} x float>", f"<{width} x float>"
+        for part, first in (("low", 0), ("high", width)):
+            lanes = ", ".join(f"i32 {first + lane}" for lane in range(width))
+            lines.append(
+                f"  %{part}{width} = shufflevector {whole} %{last}, {whole} poison,"
+                f" <{width} x i32> <{lanes}>"
+            )
+        low, high = f"%low{width}", f"%high{width}"
+        lines.append(f"  %is{width} = fcmp {comparison} {kind} {low}, {high}")
+        choice = f"select <{width} x i1> %is{width}, {kind} {low}, {kind} {high}"
+        lines.append(f"  %of{width} = {choice}")
+        last = f"of{width}"
+    body = "\n".join(lines)
+    return f"""
+define internal float @{name}(<8 x float> %x) alwaysinline {{
+{body}
+  %found = extractelement <1 x float> %of1, i32 0
   ret float %found
 }}
 """
-    for kind, name in zip(("fmin", "fmax"), _NAMES, strict=True)
-)
-_FLOATS, _WHOLE = f"float32x{VECTOR}", f"int32x{VECTOR}"
+
+
+_LLVM = "".join(map(_of_lanes, _NAMES, ("olt", "ogt")))
+_FLOATS, _WHOLE = f"float32x{_LANES}", f"int32x{_LANES}"
 # Units that a tensor is cut into.
 _UNITS = 32
 # Of a number: to round it, and to look at it once more.
@@ -139,7 +158,7 @@ class _Writer:
         e = self.e
         low, high = self._extremes()
         span = e.share(high - low)
-        scale = e.share(e.select(high > low, span / e.f32(255.0), e.f32(1.0)))
+        scale = e.share(e.select(e.equal(high, low), e.f32(1.0), span / e.f32(255.0)))
         zero = e.share(e.f32(0.0) - low / scale)
         # In this order: what is no number becomes 255, as in ONNX Runtime.
         zero = e.share(e.select(zero < e.f32(255.0), zero, e.f32(255.0)))
@@ -147,40 +166,56 @@ class _Writer:
         return scale, e.share(e.round_half_even(zero))
 
     def _extremes(self) -> tuple[Expr, Expr]:
-        """Emit the least and the largest number of the tensor and 0."""
+        """Emit the least and the largest number of the tensor and 0.
+
+        What is no number makes a lane forget what was before: the order is ONNX Runtime's.
+        """
         e = self.e
         # As int32: TVM (0.27) lays numbers of one type side by side, and vectors behind single
         # numbers are then moved about lane by lane.
-        kept = [tuple(e.local(VECTOR, "int32") for _ in _ENDS) for _ in range(_SIDE_BY_SIDE)]
+        kept = [[e.local(_LANES, "int32") for _ in _ENDS] for _ in range(_SIDE_BY_SIDE)]
         for buffers in kept:
             for each in buffers:
-                e.store_row(each, e.tir.Broadcast(e.i32(0), VECTOR), 0, VECTOR)
+                e.store_row(each, e.tir.Broadcast(e.i32(0), _LANES), 0, _LANES)
 
         def known_of(each: Buffer) -> Expr:
-            return e.tir.reinterpret(_FLOATS, e.row(each, 0, VECTOR))
+            return e.tir.reinterpret(_FLOATS, e.row(each, 0, _LANES))
 
-        def look(x: Expr, buffers: tuple[Buffer, ...]) -> None:
-            for each, is_beyond in zip(buffers, _ENDS, strict=True):
-                known = known_of(each)
-                best = e.select(is_beyond(x, known), x, known)
-                e.store_row(each, e.tir.reinterpret(_WHOLE, best), 0, VECTOR)
+        def look(buffers: Sequence[Buffer], others: Sequence[Expr]) -> None:
+            for each, x, is_beyond in zip(buffers, others, _ENDS, strict=True):
+                best = e.select(is_beyond(known_of(each), x), known_of(each), x)
+                e.store_row(each, e.tir.reinterpret(_WHOLE, best), 0, _LANES)
 
-        blocks = e.share(e.divide_down(self.count, _BLOCK))
+        def look_at(buffers: Sequence[Buffer], at: Expr) -> None:
+            look(buffers, [self._read(at, _LANES)] * len(_ENDS))
+
+        size = _LANES * _SIDE_BY_SIDE
+        blocks = e.share(e.divide_down(self.count, size))
         with e.loop(blocks) as number:
             for vector, buffers in enumerate(kept):
-                at = e.share(number * e.i64(_BLOCK) + e.i64(vector * VECTOR))
-                look(self._read(at, VECTOR), buffers)
-        rest = e.share(blocks * e.i64(_BLOCK))
+                look_at(buffers, e.share(number * e.i64(size) + e.i64(vector * _LANES)))
+        for to, other in ((0, 1), (2, 3), (0, 2)):
+            look(kept[to], [*map(known_of, kept[other])])
+        first = e.share(blocks * e.i64(size))
+        vectors = e.share(e.divide_down(self.count - first, _LANES))
+        with e.loop(vectors) as number:
+            look_at(kept[0], e.share(first + number * e.i64(_LANES)))
+        rest = e.share(first + vectors * e.i64(_LANES))
+        low, high = (
+            self._of_rest(e.tir.call_extern("float32", name, known_of(each)), rest, is_beyond)
+            for each, name, is_beyond in zip(kept[0], _NAMES, _ENDS, strict=True)
+        )
+        return low, high
+
+    def _of_rest(self, found: Expr, rest: Expr, is_beyond: Callable[[Expr, Expr], Expr]) -> Expr:
+        """Emit the farthest of what was found, of the numbers behind all vectors, and of 0."""
+        e, best, first = self.e, self.e.scratch(1), self.e.i64(0)
+        e.store(best, found, first)
         with e.loop(self.count - rest) as index:
-            look(e.share_row(self._all(self._read(rest + index, 1)), VECTOR, "float32"), kept[0])
-        found = []
-        for vectors, is_beyond, name in zip(zip(*kept, strict=True), _ENDS, _NAMES, strict=True):
-            best = known_of(vectors[0])
-            for vector in vectors[1:]:
-                x = known_of(vector)
-                best = e.share_row(e.select(is_beyond(x, best), x, best), VECTOR, "float32")
-            found.append(e.share(e.tir.call_extern("float32", name, best)))
-        return found[0], found[1]
+            x, known = e.share(self._read(rest + index, 1)), best[first]
+            e.store(best, e.select(is_beyond(x, known), x, known), first)
+        zero, known = e.f32(0.0), e.share(best[first])
+        return e.share(e.select(is_beyond(zero, known), zero, known))
 
     def _round(
         self, first: Expr, last: Expr, zero: Expr, quotient: Callable[[Expr], Expr]
