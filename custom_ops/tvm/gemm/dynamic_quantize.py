@@ -32,9 +32,9 @@ from .int8 import LEVELS
 from .int8_emitter import Int8Emitter
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Buffer, Expr
+    from ortkit.kernels.tvm.emit import Expr
 
-# Vectors of 8 whose extremes are kept side by side, as ONNX Runtime's kernel does.
+# Extremes of lanes are kept side by side, four times 8 as in ONNX Runtime's kernel.
 _LANES, _SIDE_BY_SIDE = 8, 4
 # Numbers that units are cut between.
 _BLOCK = 64
@@ -42,43 +42,51 @@ _BLOCK = 64
 _LEAST_SCALE, _MOST_SCALE = 2.0**-100, 2.0**100
 # Whether a number lies beyond what is known, at the lower and the upper end.
 _ENDS = (operator.lt, operator.gt)
-# The least and the largest of 8 numbers: of halves, halves of these, and so on.
+# The least and the largest of 8 numbers, and of 32 those of 8 lanes: of halves, halves of these,
+# and so on.
 _NAMES = ("ortkit_least", "ortkit_largest")
 
 
-def _of_lanes(name: str, comparison: str) -> str:
-    lines, last = [], "x"
-    for width in (4, 2, 1):
+def _of_halves(name: str, comparison: str, lanes: int, left: int) -> str:
+    """Return a function that makes `left` numbers of `lanes`."""
+    lines, last, widths = [], "x", [lanes >> step for step in range(1, lanes.bit_length())]
+    for width in (width for width in widths if width >= left):
         whole, kind = f"<{2 * width} x float>", f"<{width} x float>"
         for part, first in (("low", 0), ("high", width)):
-            lanes = ", ".join(f"i32 {first + lane}" for lane in range(width))
+            places = ", ".join(f"i32 {first + lane}" for lane in range(width))
             lines.append(
                 f"  %{part}{width} = shufflevector {whole} %{last}, {whole} poison,"
-                f" <{width} x i32> <{lanes}>"
+                f" <{width} x i32> <{places}>"
             )
         low, high = f"%low{width}", f"%high{width}"
         lines.append(f"  %is{width} = fcmp {comparison} {kind} {low}, {high}")
         choice = f"select <{width} x i1> %is{width}, {kind} {low}, {kind} {high}"
         lines.append(f"  %of{width} = {choice}")
         last = f"of{width}"
+    kind = f"<{left} x float>"
+    if left == 1:
+        lines.append(f"  %one = extractelement {kind} %{last}, i32 0")
+        kind, last = "float", "one"
     body = "\n".join(lines)
     return f"""
-define internal float @{name}(<8 x float> %x) alwaysinline {{
+define internal {kind} @{name}{lanes}(<{lanes} x float> %x) alwaysinline {{
 {body}
-  %found = extractelement <1 x float> %of1, i32 0
-  ret float %found
+  ret {kind} %{last}
 }}
 """
 
 
-_LLVM = "".join(map(_of_lanes, _NAMES, ("olt", "ogt")))
-_FLOATS, _WHOLE = f"float32x{_LANES}", f"int32x{_LANES}"
+_LLVM = "".join(
+    _of_halves(name, comparison, lanes, left)
+    for name, comparison in zip(_NAMES, ("olt", "ogt"), strict=True)
+    for lanes, left in ((2 * _LANES, _LANES), (_LANES, 1))
+)
 # Units that a tensor is cut into.
 _UNITS = 32
 # Of a number: to round it, and to look at it once more.
 _PICOSECONDS, _PICOSECONDS_TO_LOOK = 120, 45
 # One thread of an Emerald Rapids, 2026-11-29, a number: ONNX Runtime's kernel, and ours.
-_RUNTIME_NS, _OURS_NS = 0.40, 0.16
+_RUNTIME_NS, _OURS_NS = 0.34, 0.24
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,39 @@ class _Emitter(Int8Emitter):
     @property
     def llvm(self) -> tuple[str, ...]:
         return (*super().llvm, _LLVM)
+
+
+class _Ends:
+    """The least and the largest number of each lane, 0 at first."""
+
+    def __init__(self, e: Int8Emitter, lanes: int, dtype: str) -> None:
+        self.e, self.lanes, self.dtype = e, lanes, dtype
+        self.buffers = [e.local(lanes, dtype) for _ in _ENDS]
+        for each in self.buffers:
+            e.store_row(each, e.tir.Broadcast(e.constant(0, dtype), lanes), 0, lanes)
+
+    @property
+    def known(self) -> list[Expr]:
+        """What they are, float32."""
+        kind = f"float32x{self.lanes}"
+        return [
+            self.e.tir.reinterpret(kind, self.e.row(each, 0, self.lanes)) for each in self.buffers
+        ]
+
+    def keep(self, ends: Sequence[Expr]) -> None:
+        """Emit that they are these, whatever they were."""
+        for each, end in zip(self.buffers, ends, strict=True):
+            bits = self.e.tir.reinterpret(f"{self.dtype}x{self.lanes}", end)
+            self.e.store_row(each, bits, 0, self.lanes)
+
+    def look(self, others: Sequence[Expr]) -> None:
+        """Emit a look at further numbers, of which there are two for each lane."""
+        self.keep(
+            [
+                self.e.select(is_beyond(known, x), known, x)
+                for known, x, is_beyond in zip(self.known, others, _ENDS, strict=True)
+            ]
+        )
 
 
 class _Writer:
@@ -170,40 +211,31 @@ class _Writer:
 
         What is no number makes a lane forget what was before: the order is ONNX Runtime's.
         """
-        e = self.e
-        # As int32: TVM (0.27) lays numbers of one type side by side, and vectors behind single
-        # numbers are then moved about lane by lane.
-        kept = [[e.local(_LANES, "int32") for _ in _ENDS] for _ in range(_SIDE_BY_SIDE)]
-        for buffers in kept:
-            for each in buffers:
-                e.store_row(each, e.tir.Broadcast(e.i32(0), _LANES), 0, _LANES)
-
-        def known_of(each: Buffer) -> Expr:
-            return e.tir.reinterpret(_FLOATS, e.row(each, 0, _LANES))
-
-        def look(buffers: Sequence[Buffer], others: Sequence[Expr]) -> None:
-            for each, x, is_beyond in zip(buffers, others, _ENDS, strict=True):
-                best = e.select(is_beyond(known_of(each), x), known_of(each), x)
-                e.store_row(each, e.tir.reinterpret(_WHOLE, best), 0, _LANES)
-
-        def look_at(buffers: Sequence[Buffer], at: Expr) -> None:
-            look(buffers, [self._read(at, _LANES)] * len(_ENDS))
-
-        size = _LANES * _SIDE_BY_SIDE
+        e, size = self.e, _LANES * _SIDE_BY_SIDE
         blocks = e.share(e.divide_down(self.count, size))
+        # Not as float32: TVM (0.27) lays numbers of one type side by side, and vectors behind
+        # single numbers are then moved about lane by lane. Of 16 lanes, as LLVM makes such of
+        # the extremes of 8, and takes them apart again.
+        pairs = [_Ends(e, 2 * _LANES, "int32") for _ in range(_SIDE_BY_SIDE // 2)]
         with e.loop(blocks) as number:
-            for vector, buffers in enumerate(kept):
-                look_at(buffers, e.share(number * e.i64(size) + e.i64(vector * _LANES)))
-        for to, other in ((0, 1), (2, 3), (0, 2)):
-            look(kept[to], [*map(known_of, kept[other])])
+            for half, ends in enumerate(pairs):
+                at = e.share(number * e.i64(size) + e.i64(half * 2 * _LANES))
+                ends.look([self._read(at, 2 * _LANES)] * 2)
+        kept = _Ends(e, _LANES, "uint32")
+        for number, ends in enumerate(pairs):
+            halves = [
+                e.tir.call_extern(f"float32x{_LANES}", f"{name}{2 * _LANES}", each)
+                for name, each in zip(_NAMES, ends.known, strict=True)
+            ]
+            kept.look(halves) if number else kept.keep(halves)
         first = e.share(blocks * e.i64(size))
         vectors = e.share(e.divide_down(self.count - first, _LANES))
         with e.loop(vectors) as number:
-            look_at(kept[0], e.share(first + number * e.i64(_LANES)))
+            kept.look([self._read(e.share(first + number * e.i64(_LANES)), _LANES)] * 2)
         rest = e.share(first + vectors * e.i64(_LANES))
         low, high = (
-            self._of_rest(e.tir.call_extern("float32", name, known_of(each)), rest, is_beyond)
-            for each, name, is_beyond in zip(kept[0], _NAMES, _ENDS, strict=True)
+            self._of_rest(e.tir.call_extern("float32", f"{name}{_LANES}", each), rest, is_beyond)
+            for each, name, is_beyond in zip(kept.known, _NAMES, _ENDS, strict=True)
         )
         return low, high
 
