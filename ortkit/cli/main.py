@@ -30,9 +30,23 @@ def run(arguments: Sequence[str]) -> int:
         0 done, 1 a check failed, 2 bad input or usage, 3 not verified or only in part, 70 a bug in
         ortkit, 130 interrupted.
     """
+    _fill_closed_streams()
     keep_runtime_log_off()
     with naming_flags():
         return _run(arguments)
+
+
+def _fill_closed_streams() -> None:
+    """Let closed standard streams (`>&-`) lead to the null device.
+
+    Else the next file that is opened would get the number of one, and what children print.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _run(arguments: Sequence[str]) -> int:

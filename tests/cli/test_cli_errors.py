@@ -235,4 +235,14 @@ def test_made_up_inputs_are_not_blamed_for_a_model_that_does_not_load(tmp_path: 
         assert bool(caught.value.fix) == bool(said)
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
+    """What a command writes goes to its file, not to a file that got the stream's number."""
+    (tmp_path / "m.onnx").write_bytes(onnx.parser.parse_model(SMALL).SerializeToString())
+    command = f'"{sys.executable}" -m ortkit optimize m.onnx --level 1 -o out.onnx {closed}'
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 0
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"))
+
+
 SMALL = '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
