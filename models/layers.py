@@ -139,7 +139,7 @@ def expand(b: Tape, x: str, shape: str) -> str:
     if not b.spelling.has_constant_nodes:
         return b.op("Expand", x, shape)
     shape = b.op("Reshape", shape, b.ints(-1))
-    one = numpy_helper.from_array(np.array([1], np.int64))
-    ones = b.op("ConstantOfShape", b.op("Shape", shape), value=one)
+    tensor = numpy_helper.from_array(np.array([1], np.int64))
+    ones = b.op("ConstantOfShape", b.op("Shape", shape), value=tensor)
     is_kept = b.op("Equal", shape, b.op("Mul", ones, b.scalar(-1)))
     return b.op("Expand", x, b.op("Where", is_kept, ones, shape))

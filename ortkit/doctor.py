@@ -95,7 +95,7 @@ def diagnose(progress: Callable[[str], None] | None = None) -> Diagnosis:
 def _system() -> Iterator[Finding]:
     yield Finding("system", "ortkit", "ok", __version__)
     found = platform.python_version()
-    low, high = (".".join(map(str, one)) for one in PYTHONS)
+    low, high = (".".join(map(str, python)) for python in PYTHONS)
     if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
         yield Finding("system", "python", "ok", f"{found} ({sys.executable})")
     else:
@@ -249,10 +249,10 @@ def _provider() -> Iterator[Finding]:
     found = read(folder)
     if not found:
         yield Finding("provider", "failures", "ok", "none recorded")
-    for one in found[-SHOWN_FAILURES:]:
-        model = one.model or "a model in memory"
+    for failure in found[-SHOWN_FAILURES:]:
+        model = failure.model or "a model in memory"
         yield Finding(
-            "provider", "failures", "broken", f"{one.when}, {model}: {one.message}",
+            "provider", "failures", "broken", f"{failure.when}, {model}: {failure.message}",
             "run it with the provider's option strict=1; "
             f"remove {folder / FILE} to forget what was recorded",
         )  # fmt: skip

@@ -68,7 +68,7 @@ def _parameter(found: re.Match[str]) -> str:
     if found["code"]:
         return found["code"]
     if found["sizes"]:
-        sizes = (one.rpartition("=") for one in found["sizes"].split()[1::2])
+        sizes = (part.rpartition("=") for part in found["sizes"].split()[1::2])
         return f"shapes={{{', '.join(f'{name!r}: {size}' for name, _, size in sizes)}}}"
     flag = found["flag"]
     return _PARAMETERS.get(flag, flag.replace("-", "_"))

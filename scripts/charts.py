@@ -57,7 +57,7 @@ def cuda_chart() -> Chart:
         "times as fast",
         [row["model"].partition(",")[0] for row in rows],
         [
-            Series(name, [one / number(row[way]) for one, row in zip(plain, rows, strict=True)])
+            Series(name, [item / number(row[way]) for item, row in zip(plain, rows, strict=True)])
             for name, way in ways.items()
         ],
         level=("", 1.0),

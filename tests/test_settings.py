@@ -100,5 +100,5 @@ def test_ids_that_no_rewrite_has_are_told() -> None:
     report = ortkit.optimize(
         model, ortkit.OptimizeOptions(kernels="off", verify=False, level=1, denied=denied)
     ).report
-    assert hit.id not in {one.id for one in report.hits}
+    assert hit.id not in {item.id for item in report.hits}
     assert report.denied_in_vain == (f"{hit.id}s",)

@@ -150,9 +150,9 @@ def test_what_is_made_while_others_sweep_is_never_lost(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     try:
-        for one in sweepers:
-            assert one.stdout is not None
-            one.stdout.readline()
+        for sweeper in sweepers:
+            assert sweeper.stdout is not None
+            sweeper.stdout.readline()
         for _ in range(200):
             with TemporaryFile(tmp_path) as file, TemporaryFolder("test", tmp_path) as folder:
                 os.write(file.descriptor, b"content")
@@ -160,9 +160,9 @@ def test_what_is_made_while_others_sweep_is_never_lost(tmp_path: Path) -> None:
                 file.path.replace(folder / "x")
                 assert (folder / "x").read_bytes() == b"content"
     finally:
-        for one in sweepers:
-            one.kill()
-            one.communicate()
+        for sweeper in sweepers:
+            sweeper.kill()
+            sweeper.communicate()
 
 
 def test_a_process_whose_caller_has_ended_ends() -> None:

@@ -91,7 +91,7 @@ class _Reader:
             q.heads, k.heads, q.width, v.width, scale.dtype, float(scale.reshape(())), q.stacked,
             softcap, kind, fill, causal, window, columns, bool(self._body.nodes("IsNaN")),
         )  # fmt: skip
-        names = [one.name for one in (*operands, *([] if mask is None else [mask]))]
+        names = [operand.name for operand in (*operands, *([] if mask is None else [mask]))]
         if not self._body.computes(self._written(written, names, operands)):
             raise _NotAttentionError
         return self._form(written, (q, k, v), operands, mask)
@@ -107,7 +107,7 @@ class _Reader:
             if node.op_type == "Split" or splits.intersection(node.output)
         ]  # fmt: skip
         outputs = _MADE if len(function.output) == 3 else _MADE[-1:]
-        pasts = [one.past for one in operands[1:]] if len(outputs) == 3 else []
+        pasts = [operand.past for operand in operands[1:]] if len(outputs) == 3 else []
         caches = list(zip(pasts, outputs, strict=False))
         nodes = written.nodes(names, outputs[-1], caches, operands[1].at)
         return helper.make_function(
@@ -195,39 +195,39 @@ class _Reader:
         """Return where Q, K and V lie."""
         q, *others = operands
         if q.target[:2] == (0, 0):
-            return [self._columns(one) for one in operands]
+            return [self._columns(operand) for operand in operands]
         return [
             self._one_row(q) if q.target else self._stacked(q), *map(self._stacked, others)
         ]  # fmt: skip
 
-    def _stacked(self, one: _Operand) -> Heads:
-        spec = self._spec(one.past if one.at else one.name)
+    def _stacked(self, operand: _Operand) -> Heads:
+        spec = self._spec(operand.past if operand.at else operand.name)
         batch, heads, rows, width = spec.shape
         if not isinstance(heads, int) or not isinstance(width, int):
             raise RefusedError("attention of heads whose number or width is not known")
-        tensor, length = self._body.inputs[one.name], ONE if one.at else extent_of(rows)
-        if one.at and self._spec(one.name).shape != (1, batch, heads, width):
+        tensor, length = self._body.inputs[operand.name], ONE if operand.at else extent_of(rows)
+        if operand.at and self._spec(operand.name).shape != (1, batch, heads, width):
             raise _NotAttentionError
         return Heads(tensor, True, heads, width, extent_of(batch), length, width)
 
-    def _one_row(self, one: _Operand) -> Heads:
+    def _one_row(self, operand: _Operand) -> Heads:
         """Return heads of one row each, [..., width], which lie like stacked ones."""
-        tensor = self._body.inputs.get(one.name)
-        if tensor is None or len(one.target) != 4:
+        tensor = self._body.inputs.get(operand.name)
+        if tensor is None or len(operand.target) != 4:
             raise _NotAttentionError
-        _, heads, _, width = one.target
+        _, heads, _, width = operand.target
         elements = product(map(extent_of, self._signature.inputs[tensor].shape))
         batch = elements.divided_by(Extent(heads * width)) if heads * width > 0 else None
         if batch is None:
             raise _NotAttentionError
         return Heads(tensor, True, heads, width, batch, ONE, width)
 
-    def _columns(self, one: _Operand) -> Heads:
+    def _columns(self, operand: _Operand) -> Heads:
         """Return heads that are a row's columns: an input's, or a part of them."""
-        if len(one.target) != 4:
+        if len(operand.target) != 4:
             raise _NotAttentionError
-        _, _, heads, width = one.target
-        name, first, count = one.name, 0, heads * width
+        _, _, heads, width = operand.target
+        name, first, count = operand.name, 0, heads * width
         split = self._body.producer(name, "Split")
         if split is not None:
             name = self._without_bias(split.input[0])
@@ -242,7 +242,7 @@ class _Reader:
             sizes = self._body.split_sizes(split, pitch)
             if sizes is None or integer(split, "axis", 0) not in (2, -1):
                 raise _NotAttentionError
-            part = list(split.output).index(one.name)
+            part = list(split.output).index(operand.name)
             first, count = sum(sizes[:part]), sizes[part]
         if count != heads * width or first + count > pitch or width < 1:
             raise _NotAttentionError
@@ -284,7 +284,7 @@ class _Reader:
             one = len({q.tensor, k.tensor, v.tensor}) == 1
             if written.softcap or self._biases != [bias] * 3 or not one:
                 raise RefusedError("attention of parts with a bias, and a bound of its scores")
-        elif any(one is not None for one in self._biases):
+        elif any(item is not None for item in self._biases):
             raise RefusedError("attention of parts of which some have a bias")
         causal = Causal(written.causal == "last", written.window) if written.causal else None
         return AttentionForm(
@@ -299,8 +299,8 @@ class _Reader:
         if len(signature.outputs) == 1:
             return None
         found = []
-        for made, (one, new) in enumerate(zip(operands, heads, strict=True)):
-            past, at = self._spec(one.past), self._body.inputs.get(one.at)
+        for made, (operand, new) in enumerate(zip(operands, heads, strict=True)):
+            past, at = self._spec(operand.past), self._body.inputs.get(operand.at)
             if at is not None and signature.inputs[at] != replace(
                 signature.inputs[at], dtype="int64", shape=(1, 1)
             ):
@@ -313,7 +313,7 @@ class _Reader:
                     raise RefusedError(f"attention with a cache of {spec.dtype}")
             present = len(signature.inputs) + made
             rows = extent_of(past.shape[2])
-            found.append(Cache(self._body.inputs[one.past], present, rows, at))
+            found.append(Cache(self._body.inputs[operand.past], present, rows, at))
         keys, values = found
         if (keys.rows, keys.at) != (values.rows, values.at):
             raise RefusedError("attention with caches not known to be of one length")
@@ -343,7 +343,7 @@ class _Reader:
         return Mask(tensor, None if is_added else fill, rows != ONE, batch != ONE, heads != ONE)
 
     def _check(self, written: AttentionBody, q: Heads, k: Heads, v: Heads) -> None:
-        dtypes = {self._signature.inputs[one.tensor].dtype for one in (q, k, v)}
+        dtypes = {self._signature.inputs[heads.tensor].dtype for heads in (q, k, v)}
         dtypes.add(self._signature.outputs[-1].dtype)
         if len(dtypes) > 1 or not dtypes <= set(_TYPES):
             raise RefusedError(f"attention of {' and '.join(sorted(dtypes))}")

@@ -29,14 +29,14 @@ class PackedForm:
     Args:
         form: Of samples of equal length; tensors are numbers of `inner`, see `tensor`.
         tensors: The region's number of each tensor of the form, the result's last.
-        places: The input [samples, length]: the row of each position.
+        positions: The input [samples, length]: the row of each position.
         indices: The input [1, rows]: the position of each row, counted through all samples.
         rows: How many there are.
     """
 
     form: AttentionForm
     tensors: tuple[int, ...]
-    places: int
+    positions: int
     indices: int
     rows: Extent
 
@@ -60,10 +60,10 @@ def read_packed(signature: RegionSignature) -> PackedForm | Refused | None:
         for node in body.nodes("Gather")
         if node is not last and (source := _packed(body, node)) is not None
     }
-    places = {node.input[1] for node in body.nodes("Gather") if node.output[0] in gathers}
-    if flat is None or len(places) != 1 or len(gathers) + 1 != len(body.nodes("Gather")):
+    positions = {node.input[1] for node in body.nodes("Gather") if node.output[0] in gathers}
+    if flat is None or len(positions) != 1 or len(gathers) + 1 != len(body.nodes("Gather")):
         return None
-    at, of = body.inputs.get(places.pop()), body.inputs.get(last.input[1])
+    at, of = body.inputs.get(positions.pop()), body.inputs.get(last.input[1])
     if at is None or of is None:
         return None
     specs = signature.inputs

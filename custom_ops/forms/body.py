@@ -127,8 +127,8 @@ class Body:
     def split_sizes(self, split: onnx.NodeProto, count: int) -> list[int] | None:
         """Return the sizes of the parts of a Split of `count`; None if they are not known."""
         if len(split.input) > 1 and split.input[1]:
-            told = self.constant(split.input[1])
-            sizes = [] if told is None else [int(size) for size in told.flat]
+            sizes_given = self.constant(split.input[1])
+            sizes = [] if sizes_given is None else [int(size) for size in sizes_given.flat]
         else:
             each = -(-count // len(split.output))
             sizes = [each] * (len(split.output) - 1)
@@ -187,7 +187,7 @@ class Body:
     def _are(self, names: Sequence[str], wanted: Sequence[tuple[int, ...]]) -> bool:
         """Say whether values are constants of these numbers."""
         arrays = [self.constant(name) for name in names]
-        return [None if one is None else tuple(one.flat) for one in arrays] == [*wanted]
+        return [None if array is None else tuple(array.flat) for array in arrays] == [*wanted]
 
 
 def integers(node: onnx.NodeProto, name: str, default: tuple[int, ...]) -> tuple[int, ...]:

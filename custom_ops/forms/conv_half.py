@@ -93,7 +93,14 @@ def epilogue_text(
     lines = [*e.lines, f"return {bare(result.text)}"]
     parameters = ", ".join(["a", *(other.text for other in others)])
     text = "\n".join(
-        ["", "", "@triton.jit", f"def {name}({parameters}):", *(f"    {one}" for one in lines), ""]
+        [
+            "",
+            "",
+            "@triton.jit",
+            f"def {name}({parameters}):",
+            *(f"    {line}" for line in lines),
+            "",
+        ]
     )
     if e.is_rough:
         text = text.replace("tl.div_rn(", "tl.fdiv(")

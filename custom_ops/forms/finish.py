@@ -53,14 +53,14 @@ def read_finish(
             number = None if name in made or not name else wide_input(body, name)
             if number is not None:
                 extras[name] = number
-    kinds = [_is_of_columns(body.signature.inputs[one], shape) for one in extras.values()]
+    kinds = [_is_of_columns(body.signature.inputs[extra], shape) for extra in extras.values()]
     if None in kinds:
         return Refused("an operand that has neither the result's shape nor one number a column")
     steps = [node for node in nodes if not _rounds(node)]
     known, epilogue = needed(read_steps(body, steps, start, extras))
     rounded = {node.output[0]: known.get(node.input[0]) for node in nodes if _rounds(node)}
     results = needed(_results(body, known, rounded, shape))
-    of_columns = [_is_of_columns(body.signature.inputs[one], shape) for one in epilogue.extras]
+    of_columns = [_is_of_columns(body.signature.inputs[item], shape) for item in epilogue.extras]
     return Finish(epilogue, tuple(map(bool, of_columns)), results)
 
 

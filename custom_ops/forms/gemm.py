@@ -14,7 +14,7 @@ from ortkit.refusal import Refused, needed, refusals
 from .body import Body, integer
 from .conv_half import HALF_DTYPES
 from .epilogue import Epilogue, Operand, Step, Value, read_step
-from .gemm_batch import Batch, batch_of, place_of, transposed_input
+from .gemm_batch import Batch, batch_of, stride_of, transposed_input
 from .gemm_norms import Norm, read_norm
 
 #: Operands that a kernel reads in addition to its products.
@@ -201,7 +201,7 @@ def epilogue_of(
     numbers = tuple(dict.fromkeys(body.inputs[name] for name in read if name in body.inputs))
     if not all(_fits(body.signature, number, is_batch=is_batch) for number in numbers):
         return Refused("an operand of another shape than the product's, or its rows'")
-    factors = [one for each in scales for one in each if isinstance(one, int)]
+    factors = [item for each in scales for item in each if isinstance(item, int)]
     numbers = tuple(dict.fromkeys((*factors, *numbers)))
     if len(numbers) > MOST_OPERANDS:
         return Refused(f"more than {MOST_OPERANDS} further operands")
@@ -244,6 +244,6 @@ def _fits(signature: RegionSignature, number: int, *, is_batch: bool) -> bool:
     """
     shape, output = signature.inputs[number].shape, signature.outputs[0].shape
     if is_batch:
-        return place_of(shape, output, is_read=True) is not None
+        return stride_of(shape, output, is_read=True) is not None
     is_row = shape[-1:] == output[-1:] and all(size == 1 for size in shape[:-1])
     return shape == output or (is_row and 0 < len(shape) <= len(output))

@@ -14,7 +14,7 @@ from ortkit.refusal import Refused
 from .body import Body
 
 #: (d, n): product b has tensor b // d % n, or b // d where n is 0.
-Place: TypeAlias = tuple[int, int]
+BatchStride: TypeAlias = tuple[int, int]
 Shape: TypeAlias = Sequence[int | str]
 _MOST_RANK = 6
 
@@ -25,11 +25,11 @@ class Batch:
 
     Args:
         count: Number of matrix products.
-        places: Indices of the left operand, the right one, and the operands of the epilogue.
+        strides: Indices of the left operand, the right one, and the operands of the epilogue.
     """
 
     count: Extent
-    places: tuple[Place, ...]
+    strides: tuple[BatchStride, ...]
 
 
 def batch_of(signature: RegionSignature, x: int, w: int, reads: Sequence[int]) -> Batch | Refused:
@@ -42,14 +42,16 @@ def batch_of(signature: RegionSignature, x: int, w: int, reads: Sequence[int]) -
         reads: Operands of the epilogue: one row, or rows, for each or some.
     """
     inputs, whole = signature.inputs, signature.outputs[0].shape
-    places = [place_of(inputs[one].shape, whole, is_read=one in reads) for one in (x, w, *reads)]
-    found = tuple(one for one in places if one is not None)
-    if len(found) < len(places):
+    strides = [
+        stride_of(inputs[read].shape, whole, is_read=read in reads) for read in (x, w, *reads)
+    ]
+    found = tuple(stride for stride in strides if stride is not None)
+    if len(found) < len(strides):
         return Refused("products that share their operands in no regular way")
     return Batch(product(map(extent_of, whole[:-2])), found)
 
 
-def place_of(shape: Shape, whole: Shape, *, is_read: bool) -> Place | None:
+def stride_of(shape: Shape, whole: Shape, *, is_read: bool) -> BatchStride | None:
     """Return which tensor of an operand each product has; None if there is no such rule.
 
     Args:
@@ -63,10 +65,10 @@ def place_of(shape: Shape, whole: Shape, *, is_read: bool) -> Place | None:
     own = (*(1,) * (len(whole) - len(shape)), *shape)[:-2]
     if len(own) != len(batch) or any(a not in (1, b) for a, b in zip(own, batch, strict=True)):
         return None
-    held = [axis for axis, size in enumerate(own) if size != 1]
-    if not held:
+    varying = [axis for axis, size in enumerate(own) if size != 1]
+    if not varying:
         return 1, 1
-    first, end = held[0], held[-1] + 1
+    first, end = varying[0], varying[-1] + 1
     behind, run = batch[end:], batch[first:end]
     if tuple(own[first:end]) != tuple(run):
         return None

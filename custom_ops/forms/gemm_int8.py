@@ -253,7 +253,7 @@ class _Reader:
         if node is None:
             return weight, False
         limits = [self.body.constant(name) for name in node.input[1:]]
-        if [None if one is None else one.tolist() for one in limits] != [-NARROW, NARROW]:
+        if [None if limit is None else limit.tolist() for limit in limits] != [-NARROW, NARROW]:
             _fail("weights of bytes that are cut elsewhere than at -64 and 64")
         return str(node.input[0]), True
 
@@ -408,7 +408,7 @@ class _Reader:
         self, node: onnx.NodeProto, before: Sequence[onnx.NodeProto], current: str
     ) -> Lookup:
         """Return a table that is read at the places that the numbers are."""
-        casts = [one for one in before if one.op_type == "Cast" and one.input[0] == current]
+        casts = [item for item in before if item.op_type == "Cast" and item.input[0] == current]
         if len(before) != 1 or not casts or node.input[1] != casts[0].output[0]:
             _fail("a table that is read elsewhere than at the result's numbers")
         table = self._input(node.input[0], "uint8")

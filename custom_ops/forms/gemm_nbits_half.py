@@ -104,7 +104,7 @@ def read_nbits_half(signature: RegionSignature) -> NBitsHalf | Refused | None:
     reads, epilogue = needed(
         epilogue_of(body, [_as_gemm(node)], (weight,), body.function.output[0])
     )
-    if any(inputs[one].dtype != output.dtype for one in reads):
+    if any(inputs[read].dtype != output.dtype for read in reads):
         return Refused("an operand of another type than the result's")
     return NBitsHalf(
         signature, x, weight, scale, zero, reads, epilogue, product(map(extent_of, shape[:-1])),

@@ -69,7 +69,7 @@ class ForwardProvider(ortkit.ExecutionProvider):
             (
                 self.ops[node.op_type],
                 [None if value is None else value.name for value in node.inputs],
-                {name: _plain(one) for name, one in node.attributes.items()},
+                {name: _plain(attribute) for name, attribute in node.attributes.items()},
                 node.outputs[0].name,
             )
             for node in subgraph

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    devices = [one for one in ort.get_ep_devices() if one.ep_name == provider.name]
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == provider.name]
     settings.add_provider_for_devices(devices, {})
     session = ort.InferenceSession(source, settings)
     feeds = feeds_for(session)

@@ -45,8 +45,8 @@ def feeds_for(session: Any, rows: int = 2) -> dict[str, Any]:
     """Return float32 inputs for a session, `rows` for each size that is not fixed."""
     random = np.random.default_rng(1)
     return {
-        one.name: random.standard_normal(
-            [size if isinstance(size, int) else rows for size in one.shape], dtype=np.float32
+        item.name: random.standard_normal(
+            [size if isinstance(size, int) else rows for size in item.shape], dtype=np.float32
         )
-        for one in session.get_inputs()
+        for item in session.get_inputs()
     }

@@ -89,7 +89,7 @@ class NpuProvider(ortkit.ExecutionProvider):
             end = stream.until if isinstance(stream, Stream) else 0
             values: dict[str | None, Any] = dict(zip(names, arrays, strict=True))
             for node in nodes:
-                inputs = [None if one is None else values[one.name] for one in node.inputs]
+                inputs = [None if item is None else values[item.name] for item in node.inputs]
                 clock = Clock(self.timeline, end, label)
                 if node is not nodes[0]:  # applied to each tile on its way out
                     values[node.outputs[0].name] = ACTIVATIONS[node.op_type](inputs[0])

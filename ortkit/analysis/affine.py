@@ -96,18 +96,18 @@ class Chain:
 def chain_after(site: Site, channels: Channels) -> Chain:
     """Return the affine nodes that follow the site's node, beyond layout ops too."""
     chain = Chain(IDENTITY, ())
-    value, apart = site.output, False
+    value, is_broadcast = site.output, False
     while site.only_use(value):
         node, index = next(iter(value.uses()))
         if node.graph is not site.node.graph or (len(node.outputs) > 1 and _is_used(node, 1)):
             break
-        step = read_affine(site, node, index, None if apart else channels)
-        if step is not None and not apart:
+        step = read_affine(site, node, index, None if is_broadcast else channels)
+        if step is not None and not is_broadcast:
             chain = replace(chain, affine=chain.affine.then(step), near=(*chain.near, node))
         elif step is not None and not step.shifts and _keeps_shape(site, value, node):
             chain = replace(chain, affine=chain.affine.then(step), far=(*chain.far, (node, value)))
         elif node.domain == "" and node.op_type in LAYOUT and index == 0:
-            apart = True
+            is_broadcast = True
         else:
             break
         value = node.outputs[0]
@@ -251,7 +251,7 @@ def neighbours(site: Site, *op_types: str) -> bool:
     return before is not None or any(node.op_type in op_types for node in after)
 
 
-def why_apart(site: Site) -> str:
+def why_separate(site: Site) -> str:
     """Say why a BatchNormalization that reads the node is not in the chain after it.
 
     Empty if none reads it.

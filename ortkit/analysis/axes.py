@@ -243,8 +243,8 @@ def _blocks(before: Sequence[Factor], after: Sequence[Factor]) -> list[Group]:
 
 def _through(layout: Layout, blocks: Sequence[Group]) -> Moves:
     """Return the way that makes one axis of each of these blocks, and moves these."""
-    place = {factor: index for index, factor in enumerate(_flat(layout.source))}
-    order = sorted(blocks, key=lambda block: place[block[0]])
+    position = {factor: index for index, factor in enumerate(_flat(layout.source))}
+    order = sorted(blocks, key=lambda block: position[block[0]])
     perm = tuple(order.index(block) for block in blocks)
     between, moved = _shape(order), _shape(blocks)
     before = None if between == layout.source_shape else between
@@ -301,7 +301,7 @@ def _order(groups: Sequence[Group], factors: Sequence[Factor]) -> list[int] | No
 def _parted(groups: Sequence[Group], parted: dict[Factor, Group]) -> tuple[Group, ...]:
     def parts(factor: Factor) -> Group:
         inner = parted.get(factor)
-        return (factor,) if inner is None else tuple(p for one in inner for p in parts(one))
+        return (factor,) if inner is None else tuple(p for item in inner for p in parts(item))
 
     return tuple(tuple(part for factor in group for part in parts(factor)) for group in groups)
 

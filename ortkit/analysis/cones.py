@@ -93,7 +93,7 @@ class Order:
             return 0
         above = (value.producer() for value in node.inputs if value is not None)
         nearest = min(
-            (self._bend.get(one, NODE_LIMIT) for one in above if one), default=NODE_LIMIT
+            (self._bend.get(item, NODE_LIMIT) for item in above if item), default=NODE_LIMIT
         )
         return min(nearest + 1, NODE_LIMIT)
 
@@ -206,4 +206,6 @@ def _is_pointwise(node: ir.Node) -> bool:
             return False
     elif node.domain != "com.microsoft" or node.op_type not in CONTRIB or len(node.inputs) != 1:
         return False
-    return not (node.attributes and any(one.is_ref() for one in node.attributes.values()))
+    return not (
+        node.attributes and any(attribute.is_ref() for attribute in node.attributes.values())
+    )

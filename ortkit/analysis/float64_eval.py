@@ -39,11 +39,11 @@ def sample(node: ir.Node, inputs: Sequence[Array | None]) -> Array | None:
     if node.domain not in ("", "com.microsoft"):
         return None
     function = OPS.get(node.op_type)
-    if function is None or any(one.is_ref() for one in node.attributes.values()):
+    if function is None or any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
     with np.errstate(all="ignore"):
         try:
-            result = function(node, [as_sample(one) for one in inputs])
+            result = function(node, [as_sample(array) for array in inputs])
         except (ValueError, IndexError, TypeError):
             return None
     return None if result is None else as_sample(result)

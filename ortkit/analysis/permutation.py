@@ -52,7 +52,7 @@ def permuted(site: Site, perms: Sequence[Perm | None]) -> Permuted | None:
     """
     node = site.node
     perm = next((perm for perm in perms if perm is not None), None)
-    if perm is None or site.opset < FIRST_OPSET or any(one not in (None, perm) for one in perms):
+    if perm is None or site.opset < FIRST_OPSET or any(item not in (None, perm) for item in perms):
         return None
     if node.domain != "":
         return Permuted(perm) if is_contrib_unary(node) else None
@@ -134,8 +134,8 @@ def _pad(site: Site, perm: Perm) -> Permuted | None:
         return None
     flat = array.reshape(-1).tolist()
     begins, ends = [0] * len(perm), [0] * len(perm)
-    for axis, place in enumerate(perm):
-        begins[place], ends[place] = flat[axis], flat[axis + len(perm)]
+    for axis, position in enumerate(perm):
+        begins[position], ends[position] = flat[axis], flat[axis + len(perm)]
     if given is None:
         return Permuted(perm, attributes={"pads": [*begins, *ends]})
     return Permuted(perm, {1: np.array([*begins, *ends], np.int64)})

@@ -36,7 +36,7 @@ def zero_of(site: Site, node: ir.Node, dtype: ir.DataType) -> np.ndarray | None:
     return None if scale is None else np.zeros(scale.shape, dtype.numpy())
 
 
-def places(site: Site, node: ir.Node) -> tuple[int, int]:
+def quantized_axis(site: Site, node: ir.Node) -> tuple[int, int]:
     """Return along which axis there are several scales, and for how many elements one counts."""
     number = {name: node.attributes.get(name) for name in ("axis", "block_size")}
     axis = 1 if number["axis"] is None else number["axis"].as_int()

@@ -16,12 +16,12 @@ SIZES_SINCE = 13
 
 @dataclass(frozen=True)
 class Cut:
-    """The elements `places` of `source` along `axis`, of `size` there."""
+    """The elements `indices` of `source` along `axis`, of `size` there."""
 
     source: ir.Value
     axis: int
     size: int
-    places: range
+    indices: range
 
 
 def cut_of(site: Site, value: ir.Value | None) -> Cut | None:
@@ -40,25 +40,27 @@ def cut_of(site: Site, value: ir.Value | None) -> Cut | None:
 
 def slice_cut(site: Site) -> Cut | None:
     """Return what the site's Slice cuts along one axis."""
-    source, places = site.input(0), _places(site)
-    if source is None or places is None or len(places) != 1:
+    source, indices = site.input(0), _ranges(site)
+    if source is None or indices is None or len(indices) != 1:
         return None
-    [(axis, (size, taken))] = places.items()
-    return Cut(source, axis, size, taken)
+    [(axis, (size, indices_of_axis))] = indices.items()
+    return Cut(source, axis, size, indices_of_axis)
 
 
-def places_by_axis(site: Site, value: ir.Value | None) -> tuple[ir.Value, dict[int, range]] | None:
+def ranges_by_axis(site: Site, value: ir.Value | None) -> tuple[ir.Value, dict[int, range]] | None:
     """Return what a Slice of the site's graph takes, by axis, to make `value`; None if unclear."""
     node = site.producer(value, "Slice")
     if node is None or node.graph is not site.node.graph or node.inputs[0] is None:
         return None
-    places = _places(Site(site.scope, node, site.pass_name))
-    if not places:
+    indices = _ranges(Site(site.scope, node, site.pass_name))
+    if not indices:
         return None
-    return node.inputs[0], {axis: taken for axis, (_, taken) in places.items()}
+    return node.inputs[0], {
+        axis: indices_of_axis for axis, (_, indices_of_axis) in indices.items()
+    }
 
 
-def _places(site: Site) -> dict[int, tuple[int, range]] | None:
+def _ranges(site: Site) -> dict[int, tuple[int, range]] | None:
     """Return the size of each axis that the site's Slice cuts, and what it takes of it."""
     steps: tuple[int, ...] | None = None
     if site.opset < INPUTS_SINCE:
@@ -78,14 +80,14 @@ def _places(site: Site) -> dict[int, tuple[int, range]] | None:
         return None
     if len({axis % len(shape) for axis in axes}) < len(starts):
         return None
-    places = {}
+    indices = {}
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         size = shape[axis % len(shape)]
         if not isinstance(size, int):
             return None
         # ONNX and Python clamp what lies outside alike.
-        places[axis % len(shape)] = size, range(*slice(start, end, step).indices(size))
-    return places
+        indices[axis % len(shape)] = size, range(*slice(start, end, step).indices(size))
+    return indices
 
 
 def _part(site: Site, value: ir.Value) -> Cut | None:

@@ -83,7 +83,9 @@ def _show(found: Trial) -> None:
         ]
         show.table("where the original's time goes", ("op", "ms", "share", "calls"), rows)
     if found.outlook:
-        outlook = [(one.what, _prospect(one), one.basis) for one in found.outlook]
+        outlook = [
+            (prospect.what, _prospect(prospect), prospect.basis) for prospect in found.outlook
+        ]
         show.table("elsewhere, by arithmetic", ("what", "a run", "on the basis of"), outlook)
     for note in found.notes:
         show.labelled("note", note)

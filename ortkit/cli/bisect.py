@@ -111,11 +111,14 @@ def _show(found: Bisection, spec: str) -> None:
             show.line(f"nothing is broken by {plural(found.rewrites, 'rewrite')} ({found.reason})")
         case "guilty":
             show.line(f"broken    {found.reason}")
-            for one in found.guilty:
-                show.line(f"breaking  {one.id}")
-                show.line(f"          pass {one.pass_name}, rule {one.rule}, at {one.node}")
+            for breaking_rewrite in found.guilty:
+                show.line(f"breaking  {breaking_rewrite.id}")
+                show.line(
+                    f"          pass {breaking_rewrite.pass_name}, rule {breaking_rewrite.rule}, "
+                    f"at {breaking_rewrite.node}"
+                )
             if not spec:
-                passes = dict.fromkeys(f"-{one.pass_name}" for one in found.guilty)
+                passes = dict.fromkeys(f"-{item.pass_name}" for item in found.guilty)
                 show.line(f"avoid     it with --passes={','.join(passes)}")
         case "not found":
             show.line(f"broken    {found.reason}; no rewrite could be singled out")

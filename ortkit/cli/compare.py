@@ -175,7 +175,7 @@ def _options(arguments: argparse.Namespace, progress: Callable[[str], None]) -> 
 
     installed = installations(arguments, progress)
     return CompareOptions(
-        onnxruntimes=tuple(one for one, _ in installed),
+        onnxruntimes=tuple(installation for installation, _ in installed),
         labels=tuple(label for _, label in installed),
         providers=names(arguments.target, "--target"),
         threads=numbers(arguments.threads, "--threads"),

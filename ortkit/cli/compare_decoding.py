@@ -15,7 +15,7 @@ from ortkit.cli.flags import sweeps
 if TYPE_CHECKING:
     from ortkit.comparison.comparing import CompareOptions
 
-_NOT_TAKEN: Mapping[str, object] = {
+_UNSUPPORTED: Mapping[str, object] = {
     "batch": "", "inputs": None, "shape": [], "concurrency": "", "nodes": False, "advise": False,
 }  # fmt: skip
 
@@ -26,7 +26,7 @@ def check_decoding(arguments: argparse.Namespace) -> None:
     Raises:
         UserError: One of them is given.
     """
-    refuse_with(arguments, _NOT_TAKEN)
+    refuse_with(arguments, _UNSUPPORTED)
 
 
 def of_decoders(

@@ -136,7 +136,7 @@ def _side(
     short = short_name(wanted[0].name)
     return NodeSide(
         model,
-        tuple(one.name for one in wanted),
+        tuple(item.name for item in wanted),
         library.loaded,
         says=called if wanted[0].name == CPU else f"{called} on {short}",
         onnxruntime=None if runtime is None else runtime[0].folder,

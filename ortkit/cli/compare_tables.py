@@ -83,7 +83,10 @@ def _upgraded(before: RowResult, after: RowResult) -> str:
             f"{gain.ratio:.3f} times as fast"
             + (f" ({gain.direction})" if gain.direction != "not known" else "")
         )
-    sizes = [None if one.memory is None else one.memory.peak for one in (before, after)]
+    sizes = [
+        None if row_result.memory is None else row_result.memory.peak
+        for row_result in (before, after)
+    ]
     if all(sizes):
         parts.append(f"peak memory {' -> '.join(map(_megabytes, sizes))} MB")
     return ", ".join(parts)
@@ -171,13 +174,13 @@ def _show_concurrency(ran: Sequence[RowResult], batch: BatchResult) -> None:
     rows = [
         (
             result.row.number,
-            one.callers,
-            number(one.per_second),
-            *((number(one.items_per_second),) if batch.items else ()),
-            *map(number, (one.p50, one.p90, one.p99)),
+            throughput.callers,
+            number(throughput.per_second),
+            *((number(throughput.items_per_second),) if batch.items else ()),
+            *map(number, (throughput.p50, throughput.p90, throughput.p99)),
         )
         for result in ran
-        for one in result.concurrency
+        for throughput in result.concurrency
     ]
     items = (f"{batch.items}/s",) if batch.items else ()
     columns = ("row", "calls at a time", "runs/s", *items, "p50 ms", "p90", "p99")

@@ -72,7 +72,12 @@ def _show(found: Compiled) -> None:
         ("for", found.compatibility or "not stated"),
     ]
     if found.outputs:
-        worst = max(found.outputs, key=lambda one: one.max_error_eps / (one.allowed_eps or 1))
+        worst = max(
+            found.outputs,
+            key=lambda output_comparison: (
+                output_comparison.max_error_eps / (output_comparison.allowed_eps or 1)
+            ),
+        )
         error = f"{worst.max_error_eps:.1f} epsilons at {worst.name!r}, allowed"
         verdict = "yes" if found.is_equal else "no"
         rows.append(("verified", f"{verdict}: {error} {worst.allowed_eps:.1f} {worst.reason}"))

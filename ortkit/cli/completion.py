@@ -79,8 +79,8 @@ def _levels(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[
     for action in actions(parser):
         values = tuple(str(choice) for choice in action.choices or ())
         if not values:
-            place = "".join(f"/{part}" for part in path)
-            keys = action.option_strings or [f"{place} {action.metavar}"]
+            command = "".join(f"/{part}" for part in path)
+            keys = action.option_strings or [f"{command} {action.metavar}"]
             values = tuple(next((_VALUES[key] for key in keys if key in _VALUES), ()))
         if action.option_strings:
             names = tuple(action.option_strings)

@@ -59,7 +59,7 @@ def _show(diff: ModelDiff, limit: int | None) -> None:
         show.line("no difference")
         return
     if diff.ops:
-        rows = [(one.op, one.before, one.after, f"{one.after - one.before:+}") for one in diff.ops]
+        rows = [(op.op, op.before, op.after, f"{op.after - op.before:+}") for op in diff.ops]
         show.table("", ("op", "before", "after", "change"), rows)
     parts = (
         ("nodes", diff.nodes),

@@ -29,14 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
     width = max(len(finding.name) for finding in diagnosis.findings)
     for group, members in groupby(diagnosis.findings, key=lambda one: one.group):
         show.line(group)
-        for one in members:
-            show.line(f"  {one.name:<{width}}  {one.state:<8}  {one.value}")
-            if one.fix:
-                show.line(f"  {'':<{width}}  {'':<8}  -> {one.fix}")
+        for member in members:
+            show.line(f"  {member.name:<{width}}  {member.state:<8}  {member.value}")
+            if member.fix:
+                show.line(f"  {'':<{width}}  {'':<8}  -> {member.fix}")
     problems = diagnosis.problems
     show.line("")
     if problems:
-        show.line(f"not healthy: look at {', '.join(one.name for one in problems)}")
+        show.line(f"not healthy: look at {', '.join(problem.name for problem in problems)}")
     else:
         show.line("healthy: everything that commands need is there")
     return 0

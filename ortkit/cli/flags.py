@@ -225,14 +225,14 @@ def check_written(written: Mapping[str, Path | None], read: Iterable[Path | None
     """
     from ortkit.graph.io.atomic import check_target
 
-    taken = {path.resolve(): "is read" for path in read if path is not None}
+    in_use = {path.resolve(): "is read" for path in read if path is not None}
     for flag, path in written.items():
         if path is None:
             continue
         check_target(path)
-        if (why := taken.get(path.resolve())) is not None:
+        if (why := in_use.get(path.resolve())) is not None:
             raise UserError(why, where=f"{flag} {path}", fix="name another file")
-        taken[path.resolve()] = f"is written by {flag}"
+        in_use[path.resolve()] = f"is written by {flag}"
 
 
 def check_folders(written: Mapping[str, Path | None]) -> None:

@@ -65,7 +65,7 @@ EXAMPLES: Mapping[str, str] = {
 def command_page(parser: argparse.ArgumentParser) -> str:
     """Return the help page of a command."""
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-    positional = [one for one in shown if not one.option_strings]
+    positional = [item for item in shown if not item.option_strings]
     formatter = parser._get_formatter()
     formatter.add_usage(_usage(positional), shown, [])
     formatter.add_text(parser.description)

@@ -70,8 +70,8 @@ def _show(found: Inspection) -> None:
     inputs = [("input", *_row(value)) for value in found.inputs]
     outputs = [("output", *_row(value)) for value in found.outputs]
     show.table("", ("", "name", "type", "shape"), [*inputs, *outputs])
-    for name, places in found.dynamic.items():
-        known = "a size without a name" if places == (name,) else ", ".join(places)
+    for name, axes in found.dynamic.items():
+        known = "a size without a name" if axes == (name,) else ", ".join(axes)
         show.labelled("dynamic", f"{name}: {known}")
     _show_cost(found.cost)
 
@@ -79,13 +79,13 @@ def _show(found: Inspection) -> None:
 def _show_cost(cost: Cost) -> None:
     rows = [
         (
-            one.op,
-            one.nodes,
-            one.parameters,
-            _known(show.count_text(one.flops), one.uncounted, one.nodes),
-            _known(show.bytes_text(one.bytes), one.uncounted, one.nodes),
+            op.op,
+            op.nodes,
+            op.parameters,
+            _known(show.count_text(op.flops), op.uncounted, op.nodes),
+            _known(show.bytes_text(op.bytes), op.uncounted, op.nodes),
         )
-        for one in cost.ops
+        for op in cost.ops
     ]
     show.table("", ("op", "nodes", "parameters", "FLOPs", "bytes moved"), rows)
     flops, moved = show.count_text(cost.flops), show.bytes_text(cost.bytes)
@@ -115,8 +115,9 @@ def _row(value: Interface) -> tuple[str, str, str]:
 
 def _external(found: Inspection) -> list[str]:
     return [
-        f"{one.location}: {one.tensors} tensors, {show.bytes_text(one.bytes)}"
-        for one in found.external
+        f"{external_file.location}: {external_file.tensors} tensors, "
+        f"{show.bytes_text(external_file.bytes)}"
+        for external_file in found.external
     ]
 
 

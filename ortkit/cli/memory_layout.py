@@ -21,18 +21,23 @@ def show_layouts(found: Layouts) -> None:
         show.line(f"note      {found.left_out} more nodes take less time and were not measured")
 
 
-def _show_node(one: NodeLayouts) -> None:
-    count = f", {len(one.nodes)} nodes" if len(one.nodes) != 1 else f" ({one.nodes[0]})"
-    title = f"{one.op} {one.described}{count}, {one.share:.0%} of a run without optimizations"
-    measured = [time for time in one.times if not time.problem]
+def _show_node(node_layouts: NodeLayouts) -> None:
+    count = (
+        f", {len(node_layouts.nodes)} nodes"
+        if len(node_layouts.nodes) != 1
+        else f" ({node_layouts.nodes[0]})"
+    )
+    share = f"{node_layouts.share:.0%} of a run without optimizations"
+    title = f"{node_layouts.op} {node_layouts.described}{count}, {share}"
+    measured = [time for time in node_layouts.times if not time.problem]
     rows = [_row(time) for time in measured]
     show.line("")
     show.line(title)
     show.table("", ("layout", "type", "by", "kernel us", "conversion us", "sum us"), rows)
-    if one.wanted is not None:
-        show.line(f"wants     {one.wanted.name}")
-    show.line(f"advice    {one.advice}")
-    for time in one.narrower:
+    if node_layouts.wanted is not None:
+        show.line(f"wants     {node_layouts.wanted.name}")
+    show.line(f"advice    {node_layouts.advice}")
+    for time in node_layouts.narrower:
         show.line(
             f"          {time.name} is faster yet, with other numbers (`ortkit verify` says which)"
         )

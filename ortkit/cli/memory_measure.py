@@ -134,12 +134,12 @@ def _point(
         except RunError as error:
             problem = problem or error
             continue
-        arrays = {name: one for name, one in feeds.items() if isinstance(one, np.ndarray)}
+        arrays = {name: feed for name, feed in feeds.items() if isinstance(feed, np.ndarray)}
         return (
             ShownPoint(
                 shapes,
-                {name: tuple(map(int, one.shape)) for name, one in arrays.items()},
-                sum(int(one.nbytes) for one in arrays.values()),
+                {name: tuple(map(int, array.shape)) for name, array in arrays.items()},
+                sum(int(item.nbytes) for item in arrays.values()),
                 point,
                 None if decoder is None else decoder.cache_bytes(feeds, Phase(**shapes)),
             ),

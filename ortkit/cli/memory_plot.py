@@ -49,12 +49,14 @@ def _over_sweep(title: str, found: Shown) -> Chart:
     return Chart(title, "MB", labels, series, across="sizes", stacked=True)
 
 
-def _over_nodes(title: str, one: ShownPoint) -> Chart:
+def _over_nodes(title: str, shown_point: ShownPoint) -> Chart:
     from ortkit.runtime.memory.node_table import NodeMemory
 
-    nodes = one.point.nodes
+    nodes = shown_point.point.nodes
     if not isinstance(nodes, NodeMemory) or not nodes.nodes:
-        return Chart(title, "MB", ["process"], [Series("peak", _mega([one.point.peak_resident]))])
+        return Chart(
+            title, "MB", ["process"], [Series("peak", _mega([shown_point.point.peak_resident]))]
+        )
     series = []
     for provider in dict.fromkeys(peak.provider for peak in nodes.peaks):
         name = provider.removesuffix("ExecutionProvider")

@@ -32,10 +32,10 @@ def show_memory(found: Shown, *, with_nodes: bool) -> None:
         if found.stopped:
             show.line(f"stopped   at {found.stopped}")
         if with_nodes:
-            for one in found.points:
+            for point in found.points:
                 show.line("")
-                show.line(f"at        {_sizes(one.sizes)}")
-                _show_nodes(one)
+                show.line(f"at        {_sizes(point.sizes)}")
+                _show_nodes(point)
     if found.options is not None:
         _show_options(found.options)
     if found.layouts is not None:
@@ -48,12 +48,14 @@ def _sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def _show_point(one: ShownPoint, *, with_nodes: bool) -> None:
-    point = one.point
-    inputs = ", ".join(f"{name} {list(shape)}" for name, shape in one.inputs.items())
+def _show_point(shown_point: ShownPoint, *, with_nodes: bool) -> None:
+    point = shown_point.point
+    inputs = ", ".join(f"{name} {list(shape)}" for name, shape in shown_point.inputs.items())
     outputs = show.bytes_text(point.output_bytes)
     show.labelled("inputs", inputs or "none")
-    show.line(f"outside   {show.bytes_text(one.input_bytes)} of inputs; outputs are {outputs}")
+    show.line(
+        f"outside   {show.bytes_text(shown_point.input_bytes)} of inputs; outputs are {outputs}"
+    )
     show.line(
         f"times     load {1e3 * point.load_seconds:.1f} ms, first run "
         f"{1e3 * point.first_seconds:.2f} ms, then {point.run_ms:.3f} ms "
@@ -69,17 +71,23 @@ def _show_point(one: ShownPoint, *, with_nodes: bool) -> None:
             f"{show.bytes_text(device.total)}"
         )
     missing = {
-        (one.what, one.reason): None for _, report in point.stages for one in report.unavailable
+        (unavailable.what, unavailable.reason): None
+        for _, report in point.stages
+        for unavailable in report.unavailable
     }
     for what, reason in missing:
         show.line(f"not known {what}: {reason}")
-    _show_nodes(one, with_table=with_nodes)
+    _show_nodes(shown_point, with_table=with_nodes)
 
 
 def _show_process(point: Point) -> None:
     rows: list[tuple[object, ...]] = []
     stages = [("before loading", point.before)]
-    stages += [(name, one.process) for name, one in point.stages if one.process is not None]
+    stages += [
+        (name, memory_report.process)
+        for name, memory_report in point.stages
+        if memory_report.process is not None
+    ]
     for name, process in stages:
         peak = show.bytes_text(process.peak) if name != "before loading" else None
         rows.append(
@@ -133,10 +141,10 @@ def _show_arenas(point: Point) -> None:
         show.table(f"arena {arena.memory}{limit}", columns, rows, spare=spare)
 
 
-def _show_nodes(one: ShownPoint, *, with_table: bool = True) -> None:
+def _show_nodes(shown_point: ShownPoint, *, with_table: bool = True) -> None:
     from ortkit.runtime.memory.node_table import NodeMemory
 
-    nodes = one.point.nodes
+    nodes = shown_point.point.nodes
     if not isinstance(nodes, NodeMemory):
         if nodes is not None:
             show.line(f"not known {nodes.what}: {nodes.reason}")
@@ -192,17 +200,17 @@ def _show_node_table(nodes: NodeMemory) -> None:
     fullest = sorted(nodes.nodes, key=lambda one: -one.during)[:_MOST_ROWS]
     rows = [
         (
-            one.name,
-            kind_of_op(one.op),
-            show.bytes_text(one.before),
-            show.bytes_text(one.kept),
-            show.bytes_text(one.workspace)
-            if one.workspace is not None
-            else f"up to {show.bytes_text(one.workspace_limit)}",
-            show.bytes_text(one.during),
-            show.bytes_text(one.held_growth) if one.held_growth else None,
+            node_use.name,
+            kind_of_op(node_use.op),
+            show.bytes_text(node_use.before),
+            show.bytes_text(node_use.kept),
+            show.bytes_text(node_use.workspace)
+            if node_use.workspace is not None
+            else f"up to {show.bytes_text(node_use.workspace_limit)}",
+            show.bytes_text(node_use.during),
+            show.bytes_text(node_use.held_growth) if node_use.held_growth else None,
         )
-        for one in fullest
+        for node_use in fullest
     ]
     columns = ("node", "op", "before", "new outputs", "workspace", "during", "arena grew by")
     spare = ("before", "arena grew by", "workspace")
@@ -211,13 +219,15 @@ def _show_node_table(nodes: NodeMemory) -> None:
 
 def _show_sweep(found: Shown) -> None:
     rows = []
-    for one in found.points:
-        peak, point = one.peak, one.point
+    for shown_point in found.points:
+        peak, point = shown_point.peak, shown_point.point
         arena = point.first.arenas[0] if point.first.arenas else None
         rows.append(
             (
-                *(one.sizes[name] for name in found.swept),
-                None if one.cache_bytes is None else show.bytes_text(one.cache_bytes),
+                *(shown_point.sizes[name] for name in found.swept),
+                None
+                if shown_point.cache_bytes is None
+                else show.bytes_text(shown_point.cache_bytes),
                 point.run_ms,
                 _text(None if peak is None else peak.tensor_bytes),
                 _text(None if peak is None else peak.workspace),
@@ -235,20 +245,21 @@ def _show_sweep(found: Shown) -> None:
     _bars("arena peak", found)
 
 
-def _arena_peak(one: ShownPoint) -> int | None:
-    arenas = one.point.first.arenas
+def _arena_peak(shown_point: ShownPoint) -> int | None:
+    arenas = shown_point.point.first.arenas
     return arenas[0].peak if arenas else None
 
 
 def _bars(title: str, found: Shown) -> None:
     """Print a bar for each point, the longest for the most."""
-    values = [_arena_peak(one) for one in found.points]
+    values = [_arena_peak(point) for point in found.points]
     most = max((value for value in values if value is not None), default=0)
     if not most:
         return
     show.line(title)
     names = [
-        ", ".join(f"{name}={one.sizes[name]}" for name in found.swept) for one in found.points
+        ", ".join(f"{name}={shown_point.sizes[name]}" for name in found.swept)
+        for shown_point in found.points
     ]
     width = max(map(len, names))
     for name, value in zip(names, values, strict=True):
@@ -263,19 +274,19 @@ def _text(count: int | None) -> str:
 
 def _show_options(found: ArenaOptions) -> None:
     rows: list[tuple[object, ...]] = []
-    for one in found.effects:
-        if one.problem:
-            rows.append((one.name, None, None, None, None, f"does not run: {one.problem}"))
+    for effect in found.effects:
+        if effect.problem:
+            rows.append((effect.name, None, None, None, None, f"does not run: {effect.problem}"))
             continue
-        held = "no arena" if one.held is None else show.bytes_text(one.held)
+        held = "no arena" if effect.held is None else show.bytes_text(effect.held)
         rows.append(
             (
-                one.name,
+                effect.name,
                 held,
-                _range_text(one.resident),
-                _ms(one.run_ms),
-                _ms(one.load_ms),
-                one.what,
+                _range_text(effect.resident),
+                _ms(effect.run_ms),
+                _ms(effect.load_ms),
+                effect.what,
             )
         )
     columns = ("option", "held", "resident MB", "run ms", "load ms", "how")

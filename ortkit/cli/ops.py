@@ -167,13 +167,13 @@ def _check_dtypes(dtypes: Sequence[str] | None) -> None:
 def _signature(op: CustomOp) -> str:
     schema = op.schema
     inputs = [
-        f"{'*' if one.is_variadic else ''}{one.name}: {one.type}"
-        f"{' | None' if one.type.is_optional else ''}"
-        for one in schema.inputs
+        f"{'*' if op_input.is_variadic else ''}{op_input.name}: {op_input.type}"
+        f"{' | None' if op_input.type.is_optional else ''}"
+        for op_input in schema.inputs
     ]
     inputs += [
-        one.name if one.default is None else f"{one.name} = {one.default}"
-        for one in schema.attributes.values()
+        attribute.name if attribute.default is None else f"{attribute.name} = {attribute.default}"
+        for attribute in schema.attributes.values()
     ]
     outputs = [f"{name}: {kind}" for name, kind in schema.outputs.items()]
     return f"({', '.join(inputs)}) -> {', '.join(outputs)}"

@@ -274,8 +274,15 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
 
 def _show_measurement(found: Measurement) -> None:
     rows = [
-        (one.op, len(one.nodes), one.body_us, one.kernel_us, one.ratio, _outcome(one))
-        for one in found.regions
+        (
+            region.op,
+            len(region.nodes),
+            region.body_us,
+            region.kernel_us,
+            region.ratio,
+            _outcome(region),
+        )
+        for region in found.regions
     ]
     if rows:
         columns = ("kernel", "nodes", "without, µs", "with, µs", "ratio", "")
@@ -292,18 +299,19 @@ def _show_measurement(found: Measurement) -> None:
         show.note(f"note      {note}")
 
 
-def _outcome(one: RegionTiming) -> str:
-    if one.problem:
-        return f"kept, not timed: {one.problem}"
-    known = ", known from before" if one.from_cache else ""
-    return f"{'kept' if one.kept else 'dropped'} (noise {one.noise or 0:.1%}{known})"
+def _outcome(region_timing: RegionTiming) -> str:
+    if region_timing.problem:
+        return f"kept, not timed: {region_timing.problem}"
+    known = ", known from before" if region_timing.from_cache else ""
+    verdict = "kept" if region_timing.kept else "dropped"
+    return f"{verdict} (noise {region_timing.noise or 0:.1%}{known})"
 
 
 def _show_left_out(report: Report) -> None:
     """Say which GPUs have no code of their own for some kernel."""
-    alike = Counter((one.kind, text) for one in report.regions for text in one.left_out)
-    for (kind, text), places in alike.items():
-        show.note(f"warning: the kernel of {kind} (places: {places}): {text}")
+    alike = Counter((region.kind, text) for region in report.regions for text in region.left_out)
+    for (kind, text), nodes in alike.items():
+        show.note(f"warning: the kernel of {kind} (places: {nodes}): {text}")
 
 
 def _verdict(report: Report) -> str:

@@ -24,11 +24,11 @@ _INPUTS = 3
 
 def headline(report: Report, name: str) -> str:
     """Return the one line that says what came of a model."""
-    kernels = Counter(one.emitted_as for one in report.regions if one.emitted_as)
+    kernels = Counter(region.emitted_as for region in report.regions if region.emitted_as)
     parts = [f"{report.before.nodes:,} -> {plural(report.after.nodes, 'node')}"]
     if kernels:
-        places = kernels.total()
-        where = "" if places == len(kernels) else f" in {plural(places, 'place')}"
+        nodes = kernels.total()
+        where = "" if nodes == len(kernels) else f" in {plural(nodes, 'place')}"
         parts.append(f"{plural(len(kernels), 'kernel')}{where}")
     parts += [_verified(report), _timed(report)]
     return f"{name}: {', '.join(parts)}"
@@ -36,10 +36,12 @@ def headline(report: Report, name: str) -> str:
 
 def show_summary(report: Report) -> None:
     """Print what was fused and rewritten, one line each."""
-    kinds = Counter(one.kind for one in report.regions if one.emitted_as)
+    kinds = Counter(region.kind for region in report.regions if region.emitted_as)
     if kinds:
         show.labelled("kernels", _listed(kinds))
-    left = Counter(one.kind for one in report.regions if not one.emitted_as)
+    left = Counter(
+        region_report.kind for region_report in report.regions if not region_report.emitted_as
+    )
     if left:
         show.labelled("unfused", f"{_listed(left)}; -v says why")
     plain: Counter[str] = Counter()
@@ -75,7 +77,10 @@ def show_why(report: Report, what: str) -> None:
         return
     refusals = report.why(what)
     if refusals:
-        rows = [(one.pass_name, one.node, one.reason, one.times) for one in refusals]
+        rows = [
+            (refusal.pass_name, refusal.node, refusal.reason, refusal.times)
+            for refusal in refusals
+        ]
         show.table("", ("pass", "node", "refused because", "times"), rows)
     else:
         show.line(f"why       nothing that {what!r} names was refused")
@@ -83,10 +88,10 @@ def show_why(report: Report, what: str) -> None:
     if done:
         listed = ", ".join(f"{name} {times}" for name, times in done.most_common())
         show.line(f"done      {listed}")
-    for one in report.regions_of(what):
-        if one.emitted_as is not None:
-            nodes = plural(one.nodes, "node")
-            show.labelled("fused", f"{one.at}: {one.kind}, {nodes} as one kernel")
+    for region in report.regions_of(what):
+        if region.emitted_as is not None:
+            nodes = plural(region.nodes, "node")
+            show.labelled("fused", f"{region.at}: {region.kind}, {nodes} as one kernel")
 
 
 def _operators(report: Report) -> list[tuple[str, int, int]]:
@@ -107,15 +112,15 @@ def _regions(
     """
     alike = Counter(
         (
-            one.kind,
-            one.nodes,
-            None if one.kept_from else one.predicted_before_ns / 1e3,
-            None if one.kept_from else one.predicted_after_ns / 1e3,
-            one.emitted_as or f"unchanged: {one.reason}",
+            region.kind,
+            region.nodes,
+            None if region.kept_from else region.predicted_before_ns / 1e3,
+            None if region.kept_from else region.predicted_after_ns / 1e3,
+            region.emitted_as or f"unchanged: {region.reason}",
         )
-        for one in report.regions
+        for region in report.regions
     )
-    rows = [(*row[:2], places, *row[2:]) for row, places in alike.items()]
+    rows = [(*row[:2], nodes, *row[2:]) for row, nodes in alike.items()]
     return sorted(rows, key=lambda row: row[2] * ((row[4] or 0) - (row[3] or 0)))
 
 

@@ -58,14 +58,14 @@ def _curve(report: PrecisionReport) -> Chart:
     from ortkit.page.chart import Chart, Series
 
     points = report.curve
-    taken = [point.error if point.lowered == report.lowered else None for point in points]
+    chosen = [point.error if point.lowered == report.lowered else None for point in points]
     series = [Series("error", [point.error for point in points], "line")]
     saved = [None if point.saved_us is None else point.saved_us / 1e3 for point in points]
     return Chart(
         "Products lowered, least harmful first",
         "error of the outputs",
         [str(point.lowered) for point in points],
-        [*series, Series("taken", taken, "points")],
+        [*series, Series("taken", chosen, "points")],
         across="products lowered",
         level=("allowed", report.max_error),
         tooltip={"ms saved": saved},

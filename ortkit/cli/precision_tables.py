@@ -26,7 +26,7 @@ def show_precision(report: PrecisionReport) -> None:
         points = [*report.curve[:-1][::step], report.curve[-1]]
         rows_of_curve = [
             (
-                f"{point.lowered} of {total}" + (" ← taken" if _is_taken(point, report) else ""),
+                f"{point.lowered} of {total}" + (" ← taken" if _is_chosen(point, report) else ""),
                 f"{point.error:.2e}",
                 None if point.saved_us is None else point.saved_us / 1e3,
             )
@@ -36,10 +36,11 @@ def show_precision(report: PrecisionReport) -> None:
     if report.outputs:
         rows_of_outputs = [
             (
-                one.name, f"{one.error:.2e}", f"{one.relative_error:.2e}", f"{one.worst_row:.2e}",
-                f"{one.cosine:.6f}", "" if one.top1 is None else f"{one.top1:.1%}",
+                output.name, f"{output.error:.2e}", f"{output.relative_error:.2e}",
+                f"{output.worst_row:.2e}",
+                f"{output.cosine:.6f}", "" if output.top1 is None else f"{output.top1:.1%}",
             )
-            for one in report.outputs
+            for output in report.outputs
         ]  # fmt: skip
         columns = ("output", "error", "relative", "worst row", "cosine", "top-1 agreement")
         show.table("", columns, rows_of_outputs)
@@ -55,7 +56,7 @@ def show_precision(report: PrecisionReport) -> None:
         show.note("note      judged on random inputs: give real ones with --inputs or --calibrate")
 
 
-def _is_taken(point: object, report: PrecisionReport) -> bool:
+def _is_chosen(point: object, report: PrecisionReport) -> bool:
     return getattr(point, "lowered", None) == report.lowered
 
 

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         from dataclasses import asdict
 
-        show.document({**profile.to_json(), "advice": [asdict(one) for one in advice]})
+        show.document({**profile.to_json(), "advice": [asdict(item) for item in advice]})
         return 0
     show_profile(profile, advice, top=arguments.top)
     for path in (arguments.trace, arguments.html):

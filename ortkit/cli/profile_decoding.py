@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from ortkit.runtime.profiling.result import Profile
 
 SCHEMA = "ortkit.profile-decoding/1"
-_NOT_TAKEN: Mapping[str, object] = {"inputs": None, "shape": [], "graph": None, "trace-file": None}
+_UNSUPPORTED: Mapping[str, object] = {
+    "inputs": None,
+    "shape": [],
+    "graph": None,
+    "trace-file": None,
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class PhaseProfile:
 
 def run_decoding(arguments: argparse.Namespace) -> int:
     """Profile each phase, print, and write what is asked for."""
-    refuse_with(arguments, _NOT_TAKEN)
+    refuse_with(arguments, _UNSUPPORTED)
     (decoding,) = decodings_of(arguments, [arguments.model], sweeps(arguments.sweep))
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         found = [_profiled(arguments, decoding, each, progress) for each in decoding.phases]

@@ -28,8 +28,8 @@ def show_diff(found: ProfileDiff, top: int) -> None:
             ("nodes", _matched(found)),
         ]
     )
-    gains = [one for one in found.changes if one.direction == "faster"]
-    losses = [one for one in found.changes if one.direction == "slower"]
+    gains = [change for change in found.changes if change.direction == "faster"]
+    losses = [item for item in found.changes if item.direction == "slower"]
     unknown = [one for one in found.changes if one.direction == "not known"]
     _table("faster in B", gains, top)
     _table("slower in B", losses[::-1], top)
@@ -49,8 +49,8 @@ def _table(title: str, changes: Sequence[Change], top: int) -> None:
         return
     shown = changes[:top]
     columns = {
-        "gain µs": [f"{one.gain_us:+,.1f}" for one in shown],
-        "interval": [_interval(one) for one in shown],
+        "gain µs": [f"{item.gain_us:+,.1f}" for item in shown],
+        "interval": [_interval(change) for change in shown],
         "A µs": [f"{one.before_us:,.1f}" for one in shown],
         "B µs": [f"{one.after_us:,.1f}" for one in shown],
         "written": [_written(one) for one in shown],
@@ -105,31 +105,31 @@ def _count(changes: Sequence[Change]) -> str:
     return f"{len(changes)} piece{'s' * (len(changes) != 1)} of work"
 
 
-def _interval(one: Change) -> str:
-    if one.low_us is None or one.high_us is None:
+def _interval(change: Change) -> str:
+    if change.low_us is None or change.high_us is None:
         return ""
-    return f"{one.low_us:,.1f} to {one.high_us:,.1f}"
+    return f"{change.low_us:,.1f} to {change.high_us:,.1f}"
 
 
-def _written(one: Change) -> str:
+def _written(change: Change) -> str:
     sides = [
         "?" if size is None else show.bytes_text(size)
-        for size in (one.before_bytes, one.after_bytes)
+        for size in (change.before_bytes, change.after_bytes)
     ]
     return " -> ".join(sides)
 
 
-def _what(one: Change) -> str:
+def _what(change: Change) -> str:
     """Return operators and where: `3 -> 1: MatMul, Add, Gelu -> FusedMatMul at /layer.0/mlp`."""
-    if not one.before or not one.after:
-        ops = _ops(one.before or one.after)
-        return f"only in {'A' if one.before else 'B'}: {ops} at {_place(one)}"
-    counts = f"{len(one.before)} -> {len(one.after)}: "
-    before, after = _ops(one.before), _ops(one.after)
-    if len(one.before) == len(one.after) == 1:
+    if not change.before or not change.after:
+        ops = _ops(change.before or change.after)
+        return f"only in {'A' if change.before else 'B'}: {ops} at {_subject(change)}"
+    counts = f"{len(change.before)} -> {len(change.after)}: "
+    before, after = _ops(change.before), _ops(change.after)
+    if len(change.before) == len(change.after) == 1:
         counts = ""
     ops = before if before == after else f"{before} -> {after}"
-    return f"{counts}{ops} at {_place(one)}"
+    return f"{counts}{ops} at {_subject(change)}"
 
 
 def _ops(nodes: Sequence[tuple[str, str]]) -> str:
@@ -140,9 +140,9 @@ def _ops(nodes: Sequence[tuple[str, str]]) -> str:
     return shown if len(parts) <= _MOST_OPS else f"{shown}, ..."
 
 
-def _place(one: Change) -> str:
+def _subject(change: Change) -> str:
     from ortkit.runtime.profiling.diff_match import common_name
 
-    names = [name for name, _ in (one.before or one.after)]
+    names = [name for name, _ in (change.before or change.after)]
     name = names[0] if len(names) == 1 else common_name(names) or names[-1]
     return name if len(name) <= _MOST_NAME else f"...{name[3 - _MOST_NAME :]}"

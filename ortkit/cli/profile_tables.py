@@ -27,23 +27,33 @@ def show_profile(profile: Profile, advice: Sequence[Advice], *, top: int) -> Non
     ops = profile.ops[:_MOST_OPS]
     show.table(
         "by operator",
-        ("op", *_placed(several), "nodes", "calls", "ms", *_device(on_device), "share", *_WORK),
-        [_op(one, several, on_device) for one in ops],
+        (
+            "op",
+            *_provider_name(several),
+            "nodes",
+            "calls",
+            "ms",
+            *_device(on_device),
+            "share",
+            *_WORK,
+        ),
+        [_op(op, several, on_device) for op in ops],
         spare=("calls", "GB/s", "GFLOP/s"),
     )
     if len(profile.ops) > len(ops):
-        left = sum(one.share for one in profile.ops[_MOST_OPS:])
+        left = sum(op_row.share for op_row in profile.ops[_MOST_OPS:])
         rest = len(profile.ops) - len(ops)
         show.line(f"          and {rest} more operators, {left:.1%} of the time")
     rows = profile.rows[:top]
     if rows:
         columns = (
-            "node", "op", *_placed(several), "shapes", "calls", "µs", *_device(on_device), "share",
+            "node", "op", *_provider_name(several), "shapes", "calls", "µs", *_device(on_device),
+            "share",
             "mean", "p50", "p95", *_WORK, "waits",
         )  # fmt: skip
         title = f"the {len(rows)} nodes that take most, of {len(profile.rows)}"
         spare = ("waits", "p50", "mean", "shapes", "p95", "calls", "GB/s", "GFLOP/s")
-        show.table(title, columns, [_node(one, several, on_device) for one in rows], spare=spare)
+        show.table(title, columns, [_node(item, several, on_device) for item in rows], spare=spare)
     for row in rows:
         if len(row.origins) > 1:
             show.labelled("", f"{row.name} stands for {_listed(row.origins)}")
@@ -66,7 +76,7 @@ def _head(profile: Profile) -> Iterator[str]:
         yield f"model     {about.model}"
     for name, shape in about.inputs.items():
         yield f"input     {name} {list(shape)}"
-    where = ", ".join(one.removesuffix(_SUFFIX) for one in about.providers)
+    where = ", ".join(provider.removesuffix(_SUFFIX) for provider in about.providers)
     threads = "" if about.threads is None else f", {about.threads} threads"
     version = "" if about.onnxruntime is None else f", onnxruntime {about.onnxruntime}"
     bodies = "; function bodies, no kernels" if about.function_bodies else ""
@@ -112,7 +122,7 @@ def _runs(overall: Overall) -> Iterator[str]:
 
 def _op(row: OpRow, several: bool, on_device: bool) -> tuple[object, ...]:
     device = (None if row.device_us is None else row.device_us / 1e3,) if on_device else ()
-    placed = (row.provider.removesuffix(_SUFFIX),) if several else ()
+    provider = (row.provider.removesuffix(_SUFFIX),) if several else ()
     unknown = (
         f" + {plural(row.uncounted, 'node')}"
         if row.uncounted and row.work.gflops is not None
@@ -121,17 +131,17 @@ def _op(row: OpRow, several: bool, on_device: bool) -> tuple[object, ...]:
     rate, *rest = _work(row.work)
     shown = f"{rate}{unknown}" if rate else None
     return (
-        row.op, *placed, row.nodes, _count(row.calls), row.own_us / 1e3, *device,
+        row.op, *provider, row.nodes, _count(row.calls), row.own_us / 1e3, *device,
         f"{row.share:.1%}", shown, *rest,
     )  # fmt: skip
 
 
 def _node(row: Row, several: bool, on_device: bool) -> tuple[object, ...]:
-    placed = (row.provider.removesuffix(_SUFFIX),) if several else ()
+    provider = (row.provider.removesuffix(_SUFFIX),) if several else ()
     device = (_us(row.device_us),) if on_device else ()
     waits = row.balance.waiting if row.balance is not None and row.balance.parallel else None
     return (
-        row.name, row.label, *placed, _shapes(row), _count(row.calls), _us(row.own_us), *device,
+        row.name, row.label, *provider, _shapes(row), _count(row.calls), _us(row.own_us), *device,
         f"{row.share:.1%}", _us(row.call.mean_us), _us(row.call.median_us), _us(row.call.p95_us),
         *_work(row.work), None if waits is None else f"{waits:.0%}",
     )  # fmt: skip
@@ -150,16 +160,16 @@ def _work(work: Work) -> tuple[str | None, str | None, str | None]:
 
 def _kernels(profile: Profile, top: int) -> None:
     rows = [
-        (one.name, one.kind, _count(one.calls), _us(one.us), f"{one.share:.1%}",
-         None if one.bytes is None else show.bytes_text(one.bytes))
-        for one in profile.kernels[:top]
+        (kernel.name, kernel.kind, _count(kernel.calls), _us(kernel.us), f"{kernel.share:.1%}",
+         None if kernel.bytes is None else show.bytes_text(kernel.bytes))
+        for kernel in profile.kernels[:top]
     ]  # fmt: skip
     show.table("on the device", ("name", "kind", "calls", "µs", "share", "bytes"), rows)
 
 
 def _shapes(row: Row) -> str:
-    inputs = " ".join(_shape(one) for one in row.inputs)
-    outputs = " ".join(_shape(one) for one in row.outputs)
+    inputs = " ".join(_shape(item) for item in row.inputs)
+    outputs = " ".join(_shape(output) for output in row.outputs)
     varied = f" ({row.shapes} kinds)" if row.shapes > 1 else ""
     return f"{inputs} -> {outputs}{varied}"
 
@@ -174,7 +184,7 @@ def _listed(origins: Sequence[str]) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-def _placed(several: bool) -> tuple[str, ...]:
+def _provider_name(several: bool) -> tuple[str, ...]:
     return ("provider",) if several else ()
 
 

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(found: Reduction) -> None:
-    rows = [(one.step, one.nodes, show.bytes_text(one.bytes)) for one in found.taken]
+    rows = [(taken.step, taken.nodes, show.bytes_text(taken.bytes)) for taken in found.taken]
     if rows:
         show.table("", ("step", "nodes", "weights"), rows)
     show.pairs(

@@ -169,7 +169,7 @@ def labelled(label: str, text: str, *, at: int = _LABEL) -> None:
     """
     room = max(console().width, 4 * _LABEL) - 1 - at
     first, *rest = wrapped(harmless(text), room, whole_words=True)
-    below = "".join(f"{'':<{at}}{one}\n" for one in rest)
+    below = "".join(f"{'':<{at}}{item}\n" for item in rest)
     sys.stdout.write(f"{label:<{at}}{first}\n{below}")
 
 

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         ) from error
     word = "removed" if arguments.remove else "trusted"
     if arguments.json:
-        libraries = [{"sha256": one.sha256, "origin": one.origin} for one in shown]
+        libraries = [{"sha256": item.sha256, "origin": item.origin} for item in shown]
         show.document({"schema": SCHEMA, "list": str(user_list()), word: libraries})
         return 0
     for one in shown:

@@ -110,7 +110,7 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
         raise UserError("no such file", where=str(source), fix="check the path")
     options.progress("read kernels")
     path = str(source.resolve())
-    ops = [one for one in find_ops([path]) if one.place.rpartition(":")[0] == path]
+    ops = [op for op in find_ops([path]) if op.place.rpartition(":")[0] == path]
     target = Target("cpu", options.cpu).resolved()
     shapes = {} if options.inputs is None else shapes_in(options.inputs)
     searches: list[Sequence[WrittenKernel]] = [te_kernels(ops, target, shapes)]
@@ -176,7 +176,7 @@ def _show(found: TuneResult) -> None:
     show.line(f"took      {found.seconds:.1f} s, {found.trials} new trials")
 
 
-def _times(one: TunedRegion) -> str | None:
-    if one.default_us is None or one.best_us is None:
+def _times(tuned_region: TunedRegion) -> str | None:
+    if tuned_region.default_us is None or tuned_region.best_us is None:
         return None
-    return f"{one.default_us:.1f} -> {one.best_us:.1f}"
+    return f"{tuned_region.default_us:.1f} -> {tuned_region.best_us:.1f}"

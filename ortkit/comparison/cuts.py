@@ -46,7 +46,7 @@ class Cutter:
         graph = made.model.graph
         made.inputs = {value.name: value for value in graph.input}
         made.tensors = {initializer.name: initializer for initializer in graph.initializer}
-        made.tensors |= {one.values.name: one for one in graph.sparse_initializer}
+        made.tensors |= {item.values.name: item for item in graph.sparse_initializer}
         for index, node in enumerate(graph.node):
             made.reads.append(tuple(dict.fromkeys(_reads(node))))
             made.makers.update((name, index) for name in node.output if name)
@@ -80,7 +80,7 @@ class Cutter:
             wanted: Values to give.
             running: Values that are computed too.
         """
-        names = {one: one if one in self.makers else f"{one}{MADE}" for one in wanted}
+        names = {item: item if item in self.makers else f"{item}{MADE}" for item in wanted}
         return self._part(names, (), running)
 
     def steps(self, wanted: Sequence[str], given: Collection[Given]) -> onnx.ModelProto:
@@ -88,11 +88,11 @@ class Cutter:
 
         The results are called as the values with `/made` added: they are given too, to others.
         """
-        return self._part({one: f"{one}{MADE}" for one in wanted}, given)
+        return self._part({item: f"{item}{MADE}" for item in wanted}, given)
 
     def step(self, wanted: Sequence[str], given: Collection[Given]) -> onnx.ModelProto:
         """Return the same for values that are not given, under their own names."""
-        return self._part({one: one for one in wanted}, given)
+        return self._part({item: item for item in wanted}, given)
 
     def _part(
         self, wanted: Mapping[str, str], given: Collection[Given], running: Sequence[str] = ()
@@ -109,7 +109,7 @@ class Cutter:
         part.opset_import.extend(self.model.opset_import)
         part.functions.extend(self.model.functions)
         part.graph.name = source.name or "part"
-        stops = {one.name: one for one in given}
+        stops = {item.name: item for item in given}
         renamed = {**{name: f"{name}{MADE}" for name in stops}, **wanted}
         nodes = self.nodes_to((*wanted, *running), stops)
         for index in nodes:
@@ -179,8 +179,8 @@ def element_type(array: np.ndarray) -> int:
     return ir.DataType.from_numpy(array.dtype).value
 
 
-def _declared(one: Given) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(one.name, one.element_type, one.shape)
+def _declared(given: Given) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(given.name, given.element_type, given.shape)
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -202,7 +202,7 @@ def captured(body: onnx.GraphProto) -> Iterator[str]:
     """Yield the names that a subgraph takes from around it."""
     own = {value.name for value in body.input}
     own.update(initializer.name for initializer in body.initializer)
-    own.update(one.values.name for one in body.sparse_initializer)
+    own.update(item.values.name for item in body.sparse_initializer)
     own.update(name for node in body.node for name in node.output)
     for node in body.node:
         yield from (name for name in _reads(node) if name not in own)

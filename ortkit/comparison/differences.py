@@ -77,14 +77,14 @@ class Judge:
             others = self.state.runs(self.state.feeds[0], count=runs_for([judged.dtype]))
             runs = [run[name] for run in others]
             judged = compare_conditioned(name, want, got, limits, [Moved(want, runs, limits.cap)])
-        apart = None
+        difference = None
         if isinstance(want, np.ndarray) and isinstance(got, np.ndarray):
             same = want.shape == got.shape and want.dtype == got.dtype
-            apart = distance(want, got) if same else None
-        if judged.is_inconclusive and apart is not None and apart.not_finite:
-            reason = f"{plural(apart.not_finite, 'element')} NaN or infinite in one only"
+            difference = distance(want, got) if same else None
+        if judged.is_inconclusive and difference is not None and difference.not_finite:
+            reason = f"{plural(difference.not_finite, 'element')} NaN or infinite in one only"
             judged = replace(judged, equal=False, is_inconclusive=False, reason=reason)
-        return OutputDifference(judged, apart, _statistics(want), _statistics(got))
+        return OutputDifference(judged, difference, _statistics(want), _statistics(got))
 
 
 def says_nothing(values: Mapping[str, Value], random: Collection[str]) -> bool:

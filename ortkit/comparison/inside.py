@@ -65,7 +65,7 @@ def where_inside(runner: Runner, before: Prepared, after: Prepared, step: Step) 
     turns, order = min(wrong, key=cmp_to_key(_earlier))
     node = inner[order][0]
     said = "".join(f", turn {turn}" for turn in turns)
-    return f"{called[node]} in {_place(node, holders, called)}{said}"
+    return f"{called[node]} in {_index(node, holders, called)}{said}"
 
 
 _Turns = tuple[int, ...]
@@ -107,16 +107,16 @@ def _loops(node: ir.Node, holders: Mapping[ir.Graph, ir.Node]) -> int:
     return count
 
 
-def _place(
+def _index(
     node: ir.Node, holders: Mapping[ir.Graph, ir.Node], called: Mapping[ir.Node, str]
 ) -> str:
     """Return where a node stands: `then_branch of If(y)`."""
     assert isinstance(node.graph, ir.Graph)
     holder = holders[node.graph]
     inner = (
-        one.name
-        for one in holder.attributes.values()
-        if one.type == ir.AttributeType.GRAPH and one.as_graph() is node.graph
+        attribute.name
+        for attribute in holder.attributes.values()
+        if attribute.type == ir.AttributeType.GRAPH and attribute.as_graph() is node.graph
     )
     return f"{next(inner, 'a body')} of {called[holder]}"
 

@@ -25,7 +25,7 @@ def compared(name: str, expected: Value, actual: Value, coarse: str = "") -> Out
     if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
         types = expected.dtype.name, actual.dtype.name
         if types[0] != types[1] and set(types) <= TOLERANCES.keys():
-            coarse = max((coarse or types[0], *types), key=lambda one: TOLERANCES[one].epsilon)
+            coarse = max((coarse or types[0], *types), key=lambda text: TOLERANCES[text].epsilon)
             actual = actual.astype(expected.dtype)
     return compare_outputs(name, expected, actual, computed_in=coarse)
 
@@ -75,14 +75,14 @@ def is_explained(
     if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
         return False
     if expected.dtype.name in TOLERANCES:
-        errors = [compared(found.name, expected, one).max_error_eps for one in others]
+        errors = [compared(found.name, expected, item).max_error_eps for item in others]
         return found.max_error_eps <= OWN_ERROR_FACTOR * max(errors, default=0.0)
     if expected.shape != actual.shape:
         return False
     left = np.asarray(expected != actual)
-    for one in others:
-        if isinstance(one, np.ndarray) and one.shape == expected.shape:
-            left &= np.asarray(one == expected)
+    for other in others:
+        if isinstance(other, np.ndarray) and other.shape == expected.shape:
+            left &= np.asarray(other == expected)
     return not left.any()
 
 

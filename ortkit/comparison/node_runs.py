@@ -101,7 +101,7 @@ class Runner:
     def _sessions(self, settings: Sequence[Setting], feeds: Sequence[Path]) -> list[SessionResult]:
         """Run sessions in one process for each ONNX Runtime; none after one that failed."""
         found: list[SessionResult] = []
-        for _, group in itertools.groupby(settings, lambda one: one.onnxruntime):
+        for _, group in itertools.groupby(settings, lambda setting: setting.onnxruntime):
             wanted = list(group)
             if any(result.problem for result in found):
                 found += [SessionResult(problem="not run") for _ in wanted]

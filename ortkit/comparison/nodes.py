@@ -218,7 +218,7 @@ class _Comparer:
     def _otherwise(self, name: str, known: Values) -> list[Value]:
         """Return what A makes when its values, and those on the way, are rounded otherwise."""
         read = self.before.cutter.given_to([name], self.stops)
-        missing = [one for one in read if one in self.stops and one not in known]
+        missing = [item for item in read if item in self.stops and item not in known]
         given = {one: known[one] for one in read if one in known}
         given |= {one: self.runner.feeds[one] for one in read if one in self.runner.feeds}
         if missing:
@@ -266,7 +266,7 @@ class _Comparer:
         known = self.runner.upto(self.before, wanted)
         assert not isinstance(known, Failed), "it ran before"
         step = reproducer.Step(
-            name, {one: value for one, value in known.items() if one != name}, known[name]
+            name, {item: value for item, value in known.items() if item != name}, known[name]
         )
         blame = self._blame(row, known)
         inside = where_inside(self.runner, self.before, self.after, step)

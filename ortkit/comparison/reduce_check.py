@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 #: Stands for the model's path in the command.
-PLACE = "{}"
+PLACEHOLDER = "{}"
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Check:
     def line(self, model: Path) -> str:
         """Return the command for a model; without `{}` the path comes last."""
         quoted = shlex.quote(str(model))
-        if PLACE in self.command:
-            return self.command.replace(PLACE, quoted)
+        if PLACEHOLDER in self.command:
+            return self.command.replace(PLACEHOLDER, quoted)
         return f"{self.command} {quoted}"
 
     def holds(self, model: Path) -> bool:

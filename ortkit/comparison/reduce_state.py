@@ -146,9 +146,9 @@ class State:
     def _is_large(self) -> bool:
         """Say whether all values together are too much to be computed at once."""
         total = 0
-        for one in self.types.values():
+        for type_ in self.types.values():
             count = 4
-            for dim in one.type.tensor_type.shape.dim:
+            for dim in type_.type.tensor_type.shape.dim:
                 count *= dim.dim_value or _USUAL_SIZE
             total += count
         return total > _MOST_BYTES

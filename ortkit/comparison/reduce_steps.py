@@ -120,11 +120,11 @@ def bypass(state: State) -> Iterator[list[Candidate]]:
     for index, node in enumerate(state.cutter.model.graph.node):
         if len(node.output) == 1 and (source := _alike(state, node)):
             ways[index] = source
-    places = list(ways)
-    size = len(places)
+    nodes = list(ways)
+    size = len(nodes)
     while size >= 1:
-        chunks = [places[start : start + size] for start in range(0, len(places), size)]
-        yield [_bypassed(state, {one: ways[one] for one in chunk}) for chunk in chunks]
+        chunks = [nodes[start : start + size] for start in range(0, len(nodes), size)]
+        yield [_bypassed(state, {item: ways[item] for item in chunk}) for chunk in chunks]
         size //= 2
 
 
@@ -184,10 +184,10 @@ def _branch(state: State, index: int, number: int) -> Candidate:
         made = onnx.ModelProto()
         made.CopyFrom(state.cutter.model)
         nodes = list(made.graph.node)
-        held = list(bodies(nodes[index]))
-        if number >= len(held):
+        bodies_of_node = list(bodies(nodes[index]))
+        if number >= len(bodies_of_node):
             return None
-        body = held[number]
+        body = bodies_of_node[number]
         made.graph.initializer.extend(body.initializer)
         ends = [
             onnx.helper.make_node("Identity", [value.name], [name])
@@ -195,7 +195,7 @@ def _branch(state: State, index: int, number: int) -> Candidate:
             if name
         ]
         together = [*nodes[:index], *body.node, *ends, *nodes[index + 1 :]]
-        copies = [onnx.NodeProto.FromString(one.SerializeToString()) for one in together]
+        copies = [onnx.NodeProto.FromString(item.SerializeToString()) for item in together]
         del made.graph.node[:]
         made.graph.node.extend(copies)
         return made
@@ -250,7 +250,7 @@ def smaller_sizes(state: State) -> Iterator[list[Candidate]]:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_value > 1:
                 weight.setdefault(dim.dim_value, 0)
-    for size in sorted(weight, key=lambda one: (-weight[one], -one)):
+    for size in sorted(weight, key=lambda number: (-weight[number], -number)):
         smaller = [n for n in (1, 2, 4, 8, 16, size // 2) if n < size]
         yield [_sized(state, size, n) for n in dict.fromkeys(smaller)]
 

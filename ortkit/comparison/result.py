@@ -141,7 +141,7 @@ class RowResult:
             "nodes": dict(self.nodes),
             "settled": self.settled,
             **content,
-            "concurrency_ms": [asdict(one) for one in self.concurrency],
+            "concurrency_ms": [asdict(throughput) for throughput in self.concurrency],
             "rounds_ms": [list(rounds) for rounds in self.rounds_ms],
             "equality": self.equality,
             "first_node": None if self.first_node is None else self.first_node.to_json(),

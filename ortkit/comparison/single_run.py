@@ -155,10 +155,10 @@ def run_once(
 
 def _nodes(session: Session) -> dict[str, int]:
     try:
-        placed = session.placement()
+        placement = session.placement()
     except UserError:
         return {}
-    return dict(Counter(short_name(one.provider) for one in placed))
+    return dict(Counter(short_name(item.provider) for item in placement))
 
 
 def _flat(found: Mapping[str, object]) -> list[tuple[str, np.ndarray]]:

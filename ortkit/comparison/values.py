@@ -97,9 +97,9 @@ def statistics(array: np.ndarray) -> Statistics:
         sums.nan,
         sums.infinite,
         sums.low,
-        _place(sums.low_at, array.shape),
+        _index(sums.low_at, array.shape),
         sums.high,
-        _place(sums.high_at, array.shape),
+        _index(sums.high_at, array.shape),
         sums.mean,
         sums.deviation,
         sums.magnitude / sums.count,
@@ -147,10 +147,10 @@ def distance(expected: np.ndarray, actual: np.ndarray) -> Distance | None:
         return None
     lengths = np.sqrt(first) * np.sqrt(second)
     has_angle = bool(np.isfinite(lengths)) and lengths > 0
-    apart = statistics(relative.reshape(expected.shape))
+    relative_statistics = statistics(relative.reshape(expected.shape))
     return Distance(
         statistics(absolute.reshape(expected.shape)),
-        None if apart.maximum is None else apart,
+        None if relative_statistics.maximum is None else relative_statistics,
         float(np.sqrt(squares)),
         min(1.0, max(-1.0, float(product / lengths))) if has_angle else None,
         _decibels(first / count, squares / count),
@@ -206,7 +206,7 @@ def _sortable(flat: np.ndarray) -> np.ndarray:
     return flat.astype(np.float64 if flat.itemsize > 2 else np.float32)
 
 
-def _place(index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _index(index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(each) for each in np.unravel_index(index, shape)) if shape else ()
 
 

@@ -38,7 +38,7 @@ def _problem(signature: RegionSignature, opset: int) -> str:
         [_info(name, spec) for name, spec in zip(function.input, signature.inputs, strict=True)],
         [_info(name, spec) for name, spec in zip(function.output, signature.outputs, strict=True)],
     )
-    others = [one for one in function.opset_import if one.domain not in ("", "ai.onnx")]
+    others = [item for item in function.opset_import if item.domain not in ("", "ai.onnx")]
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *others])
     try:
         # Operators, the number of their inputs and outputs, attributes; then types.

@@ -103,28 +103,30 @@ def settle_kept(
         refused: Why there is no kernel, by key.
     """
     claimed: dict[str, bool] = {}
-    for one in kept:
-        op_type, signature, reason = one.node.op_type, one.signature, one.reason
+    for kept_node in kept:
+        op_type, signature, reason = kept_node.node.op_type, kept_node.signature, kept_node.reason
         body = bodies[op_type]
         if signature is not None:
             reason = refused.get(signature.key, "")
         if not reason and op_type not in claimed:
-            claimed[op_type] = one.scope.log.claim(PASS, KEPT, op_type, describe(one.node))
+            claimed[op_type] = kept_node.scope.log.claim(
+                PASS, KEPT, op_type, describe(kept_node.node)
+            )
         if not reason and not claimed[op_type]:
             reason = "rolled back or out of fuel"
         emitted = None
         if not reason and signature is not None:
-            import_body(one.scope, signature.op_type, body)
-            one.node.op_type = emitted = signature.op_type
-        values = [value for value in one.node.inputs if value is not None]
+            import_body(kept_node.scope, signature.op_type, body)
+            kept_node.node.op_type = emitted = signature.op_type
+        values = [value for value in kept_node.node.inputs if value is not None]
         yield RegionReport(
             kind=kind_of_op(op_type),
-            at=one.node.outputs[-1].name or "",
+            at=kept_node.node.outputs[-1].name or "",
             nodes=len(body.node),
             emitted_as=emitted,
             reason=reason,
             inputs=len(values),
-            outputs=len(one.node.outputs),
+            outputs=len(kept_node.node.outputs),
             predicted_before_ns=0,
             predicted_after_ns=0,
             ops=tuple(dict.fromkeys(node.op_type for node in body.node)),
@@ -135,8 +137,8 @@ def settle_kept(
 
 def _drop_uncalled(kept: Sequence[KeptNode], bodies: Iterable[str]) -> None:
     """Remove the bodies whose calls are called otherwise now."""
-    called = {one.node.op_type for one in kept}
-    models = {one.scope.model for one in kept}
+    called = {kept_node.node.op_type for kept_node in kept}
+    models = {item.scope.model for item in kept}
     for model, op_type in product(models, set(bodies) - called):
         model.functions.pop((DOMAIN, op_type, ""), None)
 

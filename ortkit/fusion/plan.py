@@ -77,7 +77,7 @@ def compile_regions(
     planners = [
         Planner(scope, accepts, cost_model_of(scope), settle=_Allowed(scope)) for scope in scopes
     ]
-    chains = [(one.scope, chain) for one in planners for chain in one.chains()]
+    chains = [(planner.scope, chain) for planner in planners for chain in planner.chains()]
     excluded = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
     has_layout = target.traits.has_nhwc_option and bool(advise(scopes, excluded).options)
     decompositions = _decompositions(target, Surroundings(accepts, excluded, has_layout))
@@ -86,7 +86,7 @@ def compile_regions(
     with decomposed(scopes, decompositions):
         plan = _Plan(
             chains,
-            [(one.scope, each) for one in planners for each in one.candidates(excluded)],
+            [(item.scope, each) for item in planners for each in item.candidates(excluded)],
             list(find_kept(scopes, bodies, accepts, target)) if bodies else [],
             bodies or {},
         )  # fmt: skip
@@ -107,7 +107,9 @@ def compile_regions(
         for key, signature in wanted.items()
         if key in built.sources
     }
-    reports = [replace(one, sources=files.get(one.emitted_as or "", ())) for one in reports]
+    reports = [
+        replace(report, sources=files.get(report.emitted_as or "", ())) for report in reports
+    ]
     library = None if built.library is None else built.library.path
     return tuple(reports), library, built.note
 
@@ -115,7 +117,7 @@ def compile_regions(
 def _decompositions(target: Target, around: Surroundings) -> Sequence[Decomposition]:
     """Return what is decomposed for a target, in order."""
     made = [load(name).of(around) for name in target.traits.decompositions]
-    return [one for one in made if one is not None]
+    return [item for item in made if item is not None]
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class _Plan:
         for _, chain in self.chains:
             yield from chain.signatures.values()
         for signature in (
-            *(one.signature for _, one in self.found), *(one.signature for one in self.kept)
+            *(candidate.signature for _, candidate in self.found),
+            *(kept_node.signature for kept_node in self.kept),
         ):  # fmt: skip
             if signature is not None:
                 yield signature
@@ -153,28 +156,28 @@ class _Plan:
             left_out = {each.key: each.left_out_lines() for each in built.kernels}
         for scope, chain in self.chains:
             yield from settle_chain(scope, chain, refused, replaced)
-        for scope, one in self.found:
-            yield _lower(scope, one, refused, replaced, left_out)
+        for scope, candidate in self.found:
+            yield _lower(scope, candidate, refused, replaced, left_out)
         yield from settle_kept(self.kept, self.bodies, refused)
 
 
 def _lower(
     scope: Scope,
-    one: Candidate,
+    candidate: Candidate,
     refused: Mapping[str, str],
     replaced: dict[ir.Value, ir.Value],
     left_out: Mapping[str, tuple[str, ...]],
 ) -> RegionReport:
-    at, signature, reason = one.region.at, one.signature, one.reason
+    at, signature, reason = candidate.region.at, candidate.signature, candidate.reason
     if signature is not None:
         reason = refused.get(signature.key, "")
-        if any(node.graph is None for node in one.region.nodes):
+        if any(node.graph is None for node in candidate.region.nodes):
             reason = "nothing reads all of it any more"
-        if not reason and not lower_region(scope, one.region, signature, replaced):
+        if not reason and not lower_region(scope, candidate.region, signature, replaced):
             reason = "rolled back or out of fuel"
     emitted = None if reason or signature is None else signature.op_type
     missing = () if emitted is None or signature is None else left_out.get(signature.key, ())
-    return replace(_report(one, at, reason, emitted), left_out=missing)
+    return replace(_report(candidate, at, reason, emitted), left_out=missing)
 
 
 @dataclass(frozen=True)
@@ -233,10 +236,10 @@ class _Allowed:
 
     scope: Scope
 
-    def __call__(self, one: Candidate) -> Candidate:
-        if not self.scope.log.is_denied(PASS, one.region.kind, one.region.at):
-            return one
-        return replace(one, signature=None, reason=DENIED)
+    def __call__(self, candidate: Candidate) -> Candidate:
+        if not self.scope.log.is_denied(PASS, candidate.region.kind, candidate.region.at):
+            return candidate
+        return replace(candidate, signature=None, reason=DENIED)
 
 
 def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -246,8 +249,8 @@ def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
             yield from _bodies(body)
 
 
-def _report(one: Candidate, at: str, reason: str, emitted: str | None) -> RegionReport:
-    region, prediction = one.region, one.prediction
+def _report(candidate: Candidate, at: str, reason: str, emitted: str | None) -> RegionReport:
+    region, prediction = candidate.region, candidate.prediction
     return RegionReport(
         kind=region.kind,
         at=at,

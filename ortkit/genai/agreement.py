@@ -229,14 +229,14 @@ def agreement_of(
         has_text: Whether the prompt is a text, whose perplexity means something.
     """
     known: NDArray[np.bool_] = np.asarray(~np.isnan(expected).all(axis=1))
-    places = np.flatnonzero(known)
+    indices = np.flatnonzero(known)
     expected, actual, perturbed = expected[known], actual[known], perturbed[known]
     noise = float(np.abs(expected - perturbed).max(initial=0.0))
     chosen, other = expected.argmax(axis=1), actual.argmax(axis=1)
     rows = np.arange(len(expected))
     margin = expected[rows, chosen] - expected[rows, other]
     # The last row of a prompt chooses the first new token.
-    is_decoded = np.asarray(places >= prompt - 1)
+    is_decoded = np.asarray(indices >= prompt - 1)
     steps = len(tokens) - prompt
     changed = np.flatnonzero((chosen != other) & is_decoded)
     is_explained = margin <= _NOISE_FACTOR * noise
@@ -255,9 +255,9 @@ def agreement_of(
         largest_divergence=float(divergence.max(initial=0.0)),
         top1=float((chosen == other).mean()),
         top5=float(np.mean([_shared(*pair) for pair in zip(expected, actual, strict=True)])),
-        same_greedy=min(int(places[changed[0]]) - prompt + 1 if len(changed) else steps, steps),
-        other_choices=tuple(map(int, places[np.logical_not(is_explained)])),
-        near_ties=tuple(map(int, places[is_tie])),
+        same_greedy=min(int(indices[changed[0]]) - prompt + 1 if len(changed) else steps, steps),
+        other_choices=tuple(map(int, indices[np.logical_not(is_explained)])),
+        near_ties=tuple(map(int, indices[is_tie])),
         largest_tie=float(margin[is_tie].max(initial=0.0)),
         noise=noise,
         perplexity=perplexity,

@@ -79,8 +79,8 @@ class _Decoder:
         if layout.mask:
             feeds[layout.mask] = self._integers(layout.mask, np.ones((1, total)))
         if layout.positions:
-            places = np.arange(self._past, total)[None]
-            feeds[layout.positions] = self._integers(layout.positions, places)
+            positions = np.arange(self._past, total)[None]
+            feeds[layout.positions] = self._integers(layout.positions, positions)
         wanted = [layout.logits, *(cache.present for cache in layout.caches)]
         logits, *present = self._session.run_with_ort_values(wanted, feeds)
         self._caches = {c.past: value for c, value in zip(layout.caches, present, strict=True)}

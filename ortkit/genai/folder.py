@@ -23,7 +23,7 @@ _MOST_THREADS = 16
 class Section:
     """A part of the configuration that names a model."""
 
-    place: tuple[str | int, ...]
+    keys: tuple[str | int, ...]
     """Keys that lead to it, such as `("model", "decoder")`."""
     filename: str
     """The model's file, relative to the folder."""
@@ -33,7 +33,7 @@ class Section:
     @property
     def name(self) -> str:
         """Return what it is called in messages, such as `decoder`."""
-        return ".".join(str(key) for key in self.place[1:]) or self.filename
+        return ".".join(str(key) for key in self.keys[1:]) or self.filename
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class GenaiFolder:
     @property
     def decoder(self) -> Section | None:
         """The language model itself, if it is one file."""
-        return next((each for each in self.sections if each.place == ("model", "decoder")), None)
+        return next((each for each in self.sections if each.keys == ("model", "decoder")), None)
 
     @property
     def decoder_threads(self) -> int:
@@ -84,9 +84,9 @@ class GenaiFolder:
         """
         decoder = self.config["model"].get("decoder")
         options = decoder.get(_OPTIONS) if isinstance(decoder, dict) else None
-        told = options.get(_THREADS) if isinstance(options, dict) else None
-        if isinstance(told, int) and told >= 0:
-            return told
+        option = options.get(_THREADS) if isinstance(options, dict) else None
+        if isinstance(option, int) and option >= 0:
+            return option
         return min(max((os.cpu_count() or 1) // 2, 1), _MOST_THREADS)
 
     @property
@@ -96,14 +96,14 @@ class GenaiFolder:
         It does where the configuration says so, without beam search (0.18, src/generators.cpp).
         """
         search = self.config.get("search")
-        told = search if isinstance(search, dict) else {}
-        return told.get("past_present_share_buffer") is True and told.get("num_beams", 1) == 1
+        option = search if isinstance(search, dict) else {}
+        return option.get("past_present_share_buffer") is True and option.get("num_beams", 1) == 1
 
     @property
     def context(self) -> int | None:
         """The most tokens of a sequence; None: the configuration does not say."""
-        told = self.config["model"].get("context_length")
-        return told if isinstance(told, int) and told > 0 else None
+        option = self.config["model"].get("context_length")
+        return option if isinstance(option, int) and option > 0 else None
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def changed_config(folder: GenaiFolder, changes: Mapping[str, Change]) -> dict[s
         if change is None:
             continue
         part: Any = config
-        for key in section.place:
+        for key in section.keys:
             part = part[key]
         options = {**change.options, **(part.get(_OPTIONS) or common)}
         options.pop(_LIBRARY, None)
@@ -217,7 +217,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _sections(part: object, place: tuple[str | int, ...]) -> Iterator[Section]:
+def _sections(part: object, keys: tuple[str | int, ...]) -> Iterator[Section]:
     """Find all that name a model's file, stages of pipelines included."""
     if isinstance(part, dict):
         filename = part.get(_FILE)
@@ -226,12 +226,12 @@ def _sections(part: object, place: tuple[str | int, ...]) -> Iterator[Section]:
             raise ValueError(f"{_OPTIONS!r} is no object")
         if isinstance(filename, str) and filename:
             library = options.get(_LIBRARY) if isinstance(options, dict) else None
-            yield Section(place, filename, library if isinstance(library, str) else "")
+            yield Section(keys, filename, library if isinstance(library, str) else "")
         for key, inner in part.items():
-            yield from _sections(inner, (*place, key))
+            yield from _sections(inner, (*keys, key))
     elif isinstance(part, list):
         for index, inner in enumerate(part):
-            yield from _sections(inner, (*place, index))
+            yield from _sections(inner, (*keys, index))
 
 
 def _check_file(path: Path, section: Section, where: Path) -> None:

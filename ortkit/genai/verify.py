@@ -55,8 +55,8 @@ def verify_genai(
         ModelError: A configuration or a model is damaged, or one does not fit the other.
     """
     first, second = read_folder(original), read_folder(candidate)
-    there = {each.place: each for each in second.sections}
-    missing = [each.name for each in first.sections if each.place not in there]
+    there = {each.keys: each for each in second.sections}
+    missing = [each.name for each in first.sections if each.keys not in there]
     if missing:
         raise UserError(f"has no model for {', '.join(missing)}", where=str(candidate))
     for folder in (first, second):
@@ -64,7 +64,7 @@ def verify_genai(
     layout = layout_of(first)
     tokens = tokens_of(first, layout, text)
     models = tuple(
-        (each.name, compare(first.model(each), second.model(there[each.place])))
+        (each.name, compare(first.model(each), second.model(there[each.keys])))
         for each in first.sections
     )
     with TemporaryFolder("genai") as work:

@@ -74,11 +74,11 @@ def names_in(model: ir.Model) -> set[str]:
     return names
 
 
-def take_name(taken: set[str], name: str) -> str:
+def take_name(used: set[str], name: str) -> str:
     """Return `name`, or the first of `name_1`, `name_2` ... that is not taken; now it is."""
     candidate, count = name, 0
-    while candidate in taken:
+    while candidate in used:
         count += 1
         candidate = f"{name}_{count}"
-    taken.add(candidate)
+    used.add(candidate)
     return candidate

@@ -70,8 +70,8 @@ class OrtkitRuntime(_model.MLModel):  # type: ignore[misc]
         """Run the model on a thread of its own: the server goes on answering meanwhile."""
         assert self._session is not None  # MLServer asks models that are loaded
         try:
-            feeds = {one.name: self._array(one) for one in payload.inputs}
-            wanted = [one.name for one in payload.outputs or ()] or None
+            feeds = {item.name: self._array(item) for item in payload.inputs}
+            wanted = [output.name for output in payload.outputs or ()] or None
             found = await asyncio.wrap_future(self._session.run_async(feeds, wanted))
         except (UserError, *_NOT_DECODED) as error:
             raise _errors.InferenceError(str(error)) from error
@@ -110,7 +110,7 @@ def _output(name: str, value: np.ndarray) -> Any:
     """Return an output; texts are bytes, which MLServer makes texts of over HTTP."""
     data = value.ravel().tolist()
     if value.dtype == np.dtype(object):
-        data = [one if isinstance(one, bytes) else str(one).encode() for one in data]
+        data = [item if isinstance(item, bytes) else str(item).encode() for item in data]
     return _types.ResponseOutput(
         name=name,
         datatype=_DATATYPES[value.dtype.name],

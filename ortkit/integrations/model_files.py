@@ -40,15 +40,15 @@ def copy_model(model: Path, folder: Path, library: Path | None) -> Path:
     copy = folder / MODEL_FILE
     files = {copy: model} if library is None else {copy: model, library_path(copy): library}
     for file in () if source is None else source.external_files:
-        place = folder / file.relative_to(model.parent)  # the path that the model was opened by
-        if place in files:
+        target = folder / file.relative_to(model.parent)  # the path that the model was opened by
+        if target in files:
             raise UserError(
-                f"its weights cannot be called {place.name}: another file of the copy is",
+                f"its weights cannot be called {target.name}: another file of the copy is",
                 where=str(model), fix="save it with its weights in a file of another name",
             )  # fmt: skip
-        files[place] = file
+        files[target] = file
     folder.mkdir(parents=True)
-    for place, file in files.items():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, place)
+    for target, file in files.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
     return copy

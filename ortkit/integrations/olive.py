@@ -68,7 +68,7 @@ class OrtkitOptimization(_passes.Pass):  # type: ignore[misc]
         content = found.report.to_json()
         report.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         attributes = dict(model.model_attributes or {})
-        more = [report, *(one for one in [library_path(path)] if one.is_file())]
+        more = [report, *(item for item in [library_path(path)] if item.is_file())]
         files = [*(attributes.get("additional_files") or ()), *map(str, more)]
         attributes |= {"additional_files": files, _ATTRIBUTE: content}
         return require("olive.model", _EXTRA).ONNXModelHandler(

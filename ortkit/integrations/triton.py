@@ -248,7 +248,7 @@ def _raw(array: np.ndarray) -> bytes:
     """Return a tensor's elements as Triton takes them: strings with their length before them."""
     if array.dtype.kind not in "OUS":
         return np.ascontiguousarray(array).tobytes()
-    texts = [one if isinstance(one, bytes) else str(one).encode() for one in array.ravel()]
+    texts = [item if isinstance(item, bytes) else str(item).encode() for item in array.ravel()]
     return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 

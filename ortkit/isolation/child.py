@@ -114,18 +114,18 @@ def _do(channel: Channel, task: Task) -> None:
 def _hold(channel: Channel, task: Task) -> None:
     """Answer calls until nobody calls any more; an object that cannot be made answers with why."""
     try:
-        held, failed = task.function(task.job), None
+        result, failed = task.function(task.job), None
     except Exception as error:  # noqa: BLE001  as above
-        held, failed = None, _failed(error)
+        result, failed = None, _failed(error)
     with suppress(EOFError):
         while True:
             call: Call = channel.receive()
-            channel.send(failed or _answer(held, call))
+            channel.send(failed or _answer(result, call))
 
 
-def _answer(held: object, call: Call) -> Answer | Failed:
+def _answer(result: object, call: Call) -> Answer | Failed:
     try:
-        return Answer(getattr(held, call.method)(*call.arguments, **call.named))
+        return Answer(getattr(result, call.method)(*call.arguments, **call.named))
     except Exception as error:  # noqa: BLE001  as above
         return _failed(error)
 

@@ -62,7 +62,7 @@ def in_processes(
                 assert isinstance(each, Connection)
                 one = running.pop(each)
                 found[one.number] = _answer(each, one.process)
-            for each in [each for each, one in running.items() if one.until < time.monotonic()]:
+            for each in [each for each, item in running.items() if item.until < time.monotonic()]:
                 one = running.pop(each)
                 _end(each, one.process)
                 found[one.number] = TimedOut(seconds)

@@ -124,16 +124,16 @@ class AttentionBody:
         times = self.heads // self.kv_heads
         if times == 1:
             return value
-        apart = writer.op("Unsqueeze", value, writer.integers(2))
-        repeated = writer.op("Tile", apart, writer.integers(1, 1, times, 1, 1))
+        unflattened = writer.op("Unsqueeze", value, writer.integers(2))
+        repeated = writer.op("Tile", unflattened, writer.integers(1, 1, times, 1, 1))
         return writer.op("Reshape", repeated, writer.integers(0, self.heads, -1, width))
 
     def _masked(self, writer: NodeWriter, scores: str, mask: str) -> str:
         if self.mask == "added":
             return writer.op("Add", scores, mask)
         if self.mask == "keys":
-            held = writer.op("Cast", mask, to=onnx.TensorProto.BOOL)
-            mask = writer.op("Unsqueeze", held, writer.integers(1, 2))
+            condition = writer.op("Cast", mask, to=onnx.TensorProto.BOOL)
+            mask = writer.op("Unsqueeze", condition, writer.integers(1, 2))
         fill = writer.number(self.fill)
         if np.isinf(self.fill):
             return writer.op("Where", mask, scores, fill)
@@ -144,8 +144,8 @@ class AttentionBody:
         queries = writer.op("Shape", q, start=2, end=3)
         keys = writer.op("Shape", transposed, start=3, end=4)
         sizes = writer.op("Concat", queries, keys, axis=0)
-        held = numpy_helper.from_array(np.array([True]))
-        ones = writer.op("ConstantOfShape", sizes, value=held)
+        condition = numpy_helper.from_array(np.array([True]))
+        ones = writer.op("ConstantOfShape", sizes, value=condition)
         moved: tuple[str, ...] = ()
         if self.causal == "last":
             moved = (writer.op("Squeeze", writer.op("Sub", keys, queries)),)
@@ -165,5 +165,5 @@ def _written(writer: NodeWriter, past: str, at: str, new: str, present: str) -> 
 
 
 def _split_heads(writer: NodeWriter, value: str, heads: int, width: int) -> str:
-    apart = writer.op("Reshape", value, writer.integers(0, 0, heads, width))
-    return writer.op("Transpose", apart, perm=[0, 2, 1, 3])
+    unflattened = writer.op("Reshape", value, writer.integers(0, 0, heads, width))
+    return writer.op("Transpose", unflattened, perm=[0, 2, 1, 3])

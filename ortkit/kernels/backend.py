@@ -46,7 +46,7 @@ class Launch:
 
     def numbered(self, symbols: Sequence[str]) -> Launch:
         """Return the same with `s<i>` for `symbols[i]`."""
-        units = tuple(one.numbered(symbols) for one in self.units)
+        units = tuple(unit.numbered(symbols) for unit in self.units)
         return replace(self, units=units, points=self.points.numbered(symbols))
 
 
@@ -84,7 +84,7 @@ class Kernel:
     @property
     def parts(self) -> tuple[Kernel, ...]:
         """Itself and what packs its inputs: all that is linked."""
-        return (self, *(one.kernel for one in self.packs))
+        return (self, *(pack.kernel for pack in self.packs))
 
 
 @dataclass(frozen=True)

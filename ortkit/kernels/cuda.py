@@ -235,14 +235,14 @@ class CudaKernel:
             if all(step.shared_bytes <= SHARED_BYTES[architecture] for step in variant.steps)
         }
         found = [
-            one
-            for one in self.images
-            if one.architecture <= architecture and one.variant in fitting
+            image
+            for image in self.images
+            if image.architecture <= architecture and image.variant in fitting
         ]
         cubins = [
-            one.architecture
-            for one in found
-            if not one.is_ptx and one.architecture // 10 == architecture // 10
+            item.architecture
+            for item in found
+            if not item.is_ptx and item.architecture // 10 == architecture // 10
         ]
         if cubins:
             return f"the code for sm_{max(cubins)}"
@@ -252,14 +252,14 @@ class CudaKernel:
         """Say for each architecture that is left out why, and what a GPU of it runs instead."""
         asked = architectures_of(self.target.level)
         lines = []
-        for one in self.left_out:
-            name, what = f"sm_{one.architecture}", one.reason
-            if one.is_variant:
+        for left_out in self.left_out:
+            name, what = f"sm_{left_out.architecture}", left_out.reason
+            if left_out.is_variant:
                 lines.append(f"{what}; a GPU of {name} runs a slower variant")
                 continue
-            if one.architecture in asked:
-                what += f"; a GPU of {name} runs {self.runs_on(one.architecture)}"
-            if one.architecture == PTX_ARCHITECTURE:
+            if left_out.architecture in asked:
+                what += f"; a GPU of {name} runs {self.runs_on(left_out.architecture)}"
+            if left_out.architecture == PTX_ARCHITECTURE:
                 what += f"; without PTX, GPUs that have no code of their own run {_BODY}"
             lines.append(what)
         return tuple(lines)

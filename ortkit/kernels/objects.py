@@ -92,8 +92,8 @@ def _origin(record: Mapping[str, Any]) -> Origin:
     region = record["signature"]
     inputs, outputs = (
         tuple(
-            TensorSpec(str(one["name"]), str(one["dtype"]), tuple(one["shape"]))
-            for one in region[side]
+            TensorSpec(str(item["name"]), str(item["dtype"]), tuple(item["shape"]))
+            for item in region[side]
         )
         for side in ("inputs", "outputs")
     )

@@ -143,7 +143,7 @@ def by_key(
     for signature in signatures:
         if found.setdefault(signature.key, signature).digest != signature.digest:
             shared[signature.key] = f"another region has the key {signature.key}"
-    return {key: one for key, one in found.items() if key not in shared}, shared
+    return {key: item for key, item in found.items() if key not in shared}, shared
 
 
 def body_text(function: onnx.FunctionProto) -> str:

@@ -19,9 +19,9 @@ Chosen = TypeVar("Chosen")
 def choices_text(chosen: Any) -> str:
     """Return what differs from the defaults in a dataclass of integers: `vector=32,keep=0`."""
     return ",".join(
-        f"{one.name}={getattr(chosen, one.name)}"
-        for one in fields(chosen)
-        if getattr(chosen, one.name) != one.default
+        f"{field.name}={getattr(chosen, field.name)}"
+        for field in fields(chosen)
+        if getattr(chosen, field.name) != field.default
     )
 
 

@@ -37,7 +37,10 @@ def value_sizes(signature: RegionSignature) -> tuple[ValueSize, ...]:
     found: dict[str, ValueSize] = {}
     for node in function.node:
         if (node.domain, node.op_type) == ("com.microsoft", "GroupQueryAttention"):
-            found |= {one.symbol: one for one in _of_caches(signature, function, node)}
+            found |= {
+                value_size.symbol: value_size
+                for value_size in _of_caches(signature, function, node)
+            }
     return tuple(found.values())
 
 
@@ -51,8 +54,8 @@ def _of_caches(
     if total is None or not _is_number(signature, total):
         return []
     found = []
-    for place, result in _CACHES:
-        past = inputs.get(names[place])
+    for index, result in _CACHES:
+        past = inputs.get(names[index])
         made = outputs.get([*node.output, "", ""][result])
         if past is None or made is None:
             continue

@@ -108,9 +108,9 @@ def calibrate(progress: Callable[[str], None] = _silent) -> Calibrated:
     every = {**memory, **nodes, **kernels}
     notes = [
         *bench.notes,
-        *(f"{name}: {_DISTURBED}" for name, one in every.items() if one is None),
+        *(f"{name}: {_DISTURBED}" for name, item in every.items() if item is None),
     ]
-    noise = {name: one.noise for name, one in every.items() if one is not None}
+    noise = {name: agreed.noise for name, agreed in every.items() if agreed is not None}
     others = max(others, _others_cpus())
     return Calibrated(found, tuple(notes), noise, time.perf_counter() - started, others)
 
@@ -125,9 +125,11 @@ def _calibration(
     if (rates := memory["memory"]) is not None:
         found = replace(found, bandwidths=falling(tuple(zip(_SIZES, rates.values, strict=True))))
     changed: dict[str, Any] = {
-        f"{name}_ns": one.values[0] for name, one in nodes.items() if one is not None
+        f"{name}_ns": node.values[0] for name, node in nodes.items() if node is not None
     }
-    factors = tuple((kind, one.values[0]) for kind, one in kernels.items() if one is not None)
+    factors = tuple(
+        (kind, kernel.values[0]) for kind, kernel in kernels.items() if kernel is not None
+    )
     return replace(found, kernels=factors, **changed)
 
 
@@ -193,8 +195,8 @@ def _nodes(cores: int) -> dict[str, _Nodes]:
     return found
 
 
-def _each_of_a_chain(chain: float, one: float) -> float:
-    return (chain - one) / (_CHAIN - 1)
+def _each_of_a_chain(chain: float, number: float) -> float:
+    return (chain - number) / (_CHAIN - 1)
 
 
 class _Bench:
@@ -221,8 +223,8 @@ class _Bench:
             lost = [name for name, part in self.nodes.items() if part.needs_kernels]
             self.notes += [f"{name}: {reason}" for name in lost]
             self.nodes = {name: self.nodes[name] for name in self.nodes if name not in lost}
-        self.notes += [f"{one.kind}: no kernel: {refused[one.kind]}" for one in heavy
-                       if one.kind in refused]  # fmt: skip
+        self.notes += [f"{item.kind}: no kernel: {refused[item.kind]}" for item in heavy
+                       if item.kind in refused]  # fmt: skip
         self.heavy = {one.kind: one for one in heavy if one.kind not in refused}
 
     def measure_nodes(self, parts: Sequence[str]) -> dict[str, tuple[float]]:

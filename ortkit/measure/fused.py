@@ -80,7 +80,11 @@ def _events(
             if event.get("cat") != "Node" or not name.endswith(_EVENT):
                 continue
             if (op := args.get("op_name")) in ops:
-                given = [item for one in args.get("input_type_shape", ()) for item in one.items()]
+                given = [
+                    item
+                    for argument in args.get("input_type_shape", ())
+                    for item in argument.items()
+                ]
                 inputs = tuple((str(dtype), tuple(map(int, shape))) for dtype, shape in given)
                 yield name.removesuffix(_EVENT), op, inputs
     except (OSError, ValueError, AttributeError, TypeError) as error:

@@ -41,18 +41,18 @@ class KnownTimes:
         content = {
             "schema": SCHEMA,
             "conditions": self.conditions,
-            "times": {name: asdict(one) for name, one in times.items()},
+            "times": {name: asdict(time) for name, time in times.items()},
         }
         keep_cached(self._path, self._key, json.dumps(content, indent=1))
         with suppress(OSError):
             files = self._path.parent.glob("*.json")
-            for old in sorted(files, key=lambda one: -one.stat().st_mtime)[_MOST_FILES:]:
+            for old in sorted(files, key=lambda path: -path.stat().st_mtime)[_MOST_FILES:]:
                 old.unlink(missing_ok=True)
 
     def _read(self, content: Any) -> dict[str, Compared]:
         if content["schema"] != SCHEMA or content["conditions"] != self.conditions:
             return {}
-        return {name: Compared(**one) for name, one in content["times"].items()}
+        return {name: Compared(**item) for name, item in content["times"].items()}
 
     @property
     def _key(self) -> str:

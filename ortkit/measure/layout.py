@@ -105,7 +105,11 @@ def _measured(
     case: LayoutCase, settings: Mapping[str, Any], folder: Path, *, on_cuda: bool
 ) -> tuple[LayoutTime, ...]:
     variants = [*float_variants(case, on_cuda)]
-    variants += [one for one in (nhwc_variant(case), int8_variant(case)) if one is not None]
+    variants += [
+        layout_variant
+        for layout_variant in (nhwc_variant(case), int8_variant(case))
+        if layout_variant is not None
+    ]
     extra: dict[int, dict[str, Any]] = {}
     missing: list[LayoutTime] = []
     if case.op == "Conv" and not on_cuda:
@@ -120,7 +124,7 @@ def _measured(
     feeds = folder / "feeds"
     feeds.mkdir()
     arrays = enumerate(feeds_of(case).items())
-    write_manifest(feeds, [of_plain(name, index, one, feeds) for index, (name, one) in arrays])
+    write_manifest(feeds, [of_plain(name, index, array, feeds) for index, (name, array) in arrays])
     traced = []
     for index, variant in enumerate(variants):
         path = folder / f"variant{index}.onnx"
@@ -128,7 +132,7 @@ def _measured(
         given = {**settings, **variant.settings, **extra.get(index, {})}
         traced.append(TracedVariant(path, given, folder / f"trace{index}"))
     ran = _run(traced, feeds)
-    times = [_time(variant, one, on_cuda) for variant, one in zip(variants, ran, strict=True)]
+    times = [_time(variant, item, on_cuda) for variant, item in zip(variants, ran, strict=True)]
     return (*times, *missing)
 
 

@@ -83,7 +83,7 @@ def layout_cases(ran: Sequence[tuple[NodeEvent, ir.Node | None]]) -> tuple[Layou
         LayoutCase(key[0], tuple(found), key[1], key[2], key[3], elapsed[key] / total)  # type: ignore[arg-type]
         for key, found in names.items()
     ]
-    return tuple(sorted(cases, key=lambda one: -one.share))
+    return tuple(sorted(cases, key=lambda layout_case: -layout_case.share))
 
 
 def written_padding(

@@ -53,12 +53,12 @@ class NodeLayouts:
     @property
     def wanted(self) -> LayoutTime | None:
         """The fastest operator of its own type, whatever conversion costs."""
-        return _fastest(self._exact, lambda one: one.kernel_us)
+        return _fastest(self._exact, lambda layout_time: layout_time.kernel_us)
 
     @property
     def best(self) -> LayoutTime | None:
         """The fastest of its own type with conversions, itself if nothing is beyond the noise."""
-        own, best = self.times[0], _fastest(self._exact, lambda one: one.total_us)
+        own, best = self.times[0], _fastest(self._exact, lambda layout_time: layout_time.total_us)
         if best is None or not _is_faster(best.total_us, own.total_us, best, own):
             return own if own.total_us is not None else best
         return best
@@ -68,9 +68,9 @@ class NodeLayouts:
         """Other types whose operator is faster than its own beyond the noise: other numbers."""
         own = self.times[0]
         return tuple(
-            one
-            for one in self.times
-            if one.dtype != own.dtype and _is_faster(one.kernel_us, own.kernel_us, one, own)
+            time
+            for time in self.times
+            if time.dtype != own.dtype and _is_faster(time.kernel_us, own.kernel_us, time, own)
         )
 
     @property
@@ -88,13 +88,15 @@ class NodeLayouts:
 
     @property
     def _exact(self) -> list[LayoutTime]:
-        return [one for one in self.times if one.dtype == self.times[0].dtype]
+        return [time for time in self.times if time.dtype == self.times[0].dtype]
 
 
 def _fastest(
     times: Sequence[LayoutTime], key: Callable[[LayoutTime], float | None]
 ) -> LayoutTime | None:
-    known = [(value, index) for index, one in enumerate(times) if (value := key(one)) is not None]
+    known = [
+        (value, index) for index, time in enumerate(times) if (value := key(time)) is not None
+    ]
     return times[min(known)[1]] if known else None
 
 

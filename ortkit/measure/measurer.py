@@ -33,7 +33,7 @@ def _silent(stage: str) -> None:
 
 
 @dataclass(frozen=True)
-class Placed:
+class KernelNode:
     """A region that became a node: how the node begins to be called, and how to undo it."""
 
     op: str
@@ -85,7 +85,7 @@ class Measurer:
             self._feeds, self._profile = found
 
     def choose(
-        self, model: ir.Model, saved: Path, library: Path, level: str, placed: Sequence[Placed]
+        self, model: ir.Model, saved: Path, library: Path, level: str, placed: Sequence[KernelNode]
     ) -> frozenset[str]:
         """Time the regions of a candidate; returns the ids of those that do not pay."""
         if self._feeds is None:
@@ -101,15 +101,16 @@ class Measurer:
             return frozenset()
         dropped: set[str] = set()
         settled: list[RegionTiming] = []
-        for one in found:
+        for region_timing in found:
             ids = {
                 region.id
                 for region in placed
-                if region.op == one.op and any(name.startswith(region.node) for name in one.nodes)
+                if region.op == region_timing.op
+                and any(name.startswith(region.node) for name in region_timing.nodes)
             }
             # What goes only with its neighbours, as convolutions do, is judged with the model.
-            settled.append(replace(one, kept=one.kept or not ids))
-            dropped |= set() if one.kept else ids
+            settled.append(replace(region_timing, kept=region_timing.kept or not ids))
+            dropped |= set() if region_timing.kept else ids
         self.regions, self.dropped = tuple(settled), frozenset(dropped)
         return self.dropped
 

@@ -146,18 +146,23 @@ def _product(anchor: Anchor, level: str) -> Iterator[Heavy]:
 
 
 def _convolution(anchor: ConvAnchor) -> Iterator[Heavy]:
-    filters, apart = _FILTERS[anchor.kind]
+    filters, separate_ns = _FILTERS[anchor.kind]
     columns, depth, side, _ = filters
-    image, pad = (1, columns, _SIDE, _SIDE), apart * (side // 2)
+    image, pad = (1, columns, _SIDE, _SIDE), separate_ns * (side // 2)
     groups = 1 if depth == columns else columns
     sizes = ConvSizes(
-        image, image, filters, dilations=(apart, apart), pads=(pad, pad, pad, pad), groups=groups
+        image,
+        image,
+        filters,
+        dilations=(separate_ns, separate_ns),
+        pads=(pad, pad, pad, pad),
+        groups=groups,
     )
     if anchor.estimate is None or anchor.layout is None or anchor.takes(sizes) is not True:
         return
     attributes = {
         "group": groups, "kernel_shape": [side, side], "pads": [pad] * 4,
-        "dilations": [apart, apart],
+        "dilations": [separate_ns, separate_ns],
     }  # fmt: skip
     yield Heavy(
         anchor.kind, image, True, ("Conv", attributes), _random(filters),

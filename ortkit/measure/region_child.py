@@ -82,12 +82,12 @@ def _binding(session: Any) -> Any:
     """Bind inputs, and outputs of the shapes that a first run has."""
     import onnxruntime as ort
 
-    feeds = {one.name: _input(one, seed) for seed, one in enumerate(session.get_inputs())}
+    feeds = {item.name: _input(item, seed) for seed, item in enumerate(session.get_inputs())}
     binding = session.io_binding()
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(value))
-    for one, value in zip(session.get_outputs(), session.run(None, feeds), strict=True):
-        binding.bind_ortvalue_output(one.name, ort.OrtValue.ortvalue_from_numpy(value))
+    for output, value in zip(session.get_outputs(), session.run(None, feeds), strict=True):
+        binding.bind_ortvalue_output(output.name, ort.OrtValue.ortvalue_from_numpy(value))
     return binding
 
 

@@ -83,7 +83,7 @@ def time_regions(job: RegionJob) -> tuple[RegionTiming, ...] | NotTimed:
     before = known.load()
     new = [case for case in cases if _name(case) not in before]
     timed = _settled(job, new)
-    low_noise = {name: one for name, one in timed.items() if _is_low_noise(one)}
+    low_noise = {name: compared for name, compared in timed.items() if _is_low_noise(compared)}
     if low_noise:
         known.add(low_noise)
     return tuple(
@@ -100,12 +100,12 @@ def _conditions(job: RegionJob) -> str:
 
 
 def _name(case: FusedCase) -> str:
-    weights = "".join("w" if one else "x" for one in case.constant)
+    weights = "".join("w" if item else "x" for item in case.constant)
     return f"{case.op.rpartition('_')[2]} {weights} {' '.join(case.described)}"
 
 
-def _is_low_noise(one: Compared | str) -> TypeGuard[Compared]:
-    return isinstance(one, Compared) and one.noise <= MOST_NOISE
+def _is_low_noise(compared: Compared | str) -> TypeGuard[Compared]:
+    return isinstance(compared, Compared) and compared.noise <= MOST_NOISE
 
 
 def _settled(job: RegionJob, cases: Sequence[FusedCase]) -> dict[str, Compared | str]:
@@ -113,15 +113,15 @@ def _settled(job: RegionJob, cases: Sequence[FusedCase]) -> dict[str, Compared |
     best: dict[str, Compared | str] = {}
     left = list(cases)
     for _ in range(_MOST_TRIES):
-        for case, one in zip(left, _timed(job, left), strict=True):
+        for case, compared in zip(left, _timed(job, left), strict=True):
             before = best.get(_name(case))
             if not isinstance(before, Compared) or (
-                isinstance(one, Compared) and one.noise < before.noise
+                isinstance(compared, Compared) and compared.noise < before.noise
             ):
-                best[_name(case)] = one
+                best[_name(case)] = compared
         # What crashed would do so again.
-        left = [case for case in left if isinstance(one := best[_name(case)], Compared)
-                and not _is_low_noise(one)]  # fmt: skip
+        left = [case for case in left if isinstance(compared := best[_name(case)], Compared)
+                and not _is_low_noise(compared)]  # fmt: skip
         if not left:
             break
     return best

@@ -90,5 +90,5 @@ def ceiling_of(milliseconds: float, profile: Profile) -> Ceiling | None:
     share = profile.share(HEAVY)
     if share == 0:
         return None
-    names = tuple(one.op for one in profile.ops if one.op in HEAVY)
+    names = tuple(op.op for op in profile.ops if op.op in HEAVY)
     return Ceiling(milliseconds * share, 1 / share, share, names)

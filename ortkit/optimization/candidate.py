@@ -15,7 +15,7 @@ from ortkit.rewrite.pipeline import PipelineResult
 
 if TYPE_CHECKING:
     from ortkit.fusion.conv.cuda_layout import LayoutAdvice
-    from ortkit.measure.measurer import Placed
+    from ortkit.measure.measurer import KernelNode
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Candidate:
         """What was rewritten."""
         return self.result.log
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[KernelNode]:
         """Return the regions that became nodes."""
-        from ortkit.measure.measurer import Placed
+        from ortkit.measure.measurer import KernelNode
 
         ids = {(hit.rule, hit.id.partition(f":{hit.rule}:")[2]): hit.id for hit in self.log.hits}
         return [
-            Placed(region.emitted_as, f"{region.at}/fused", ids[region.kind, region.at])
+            KernelNode(region.emitted_as, f"{region.at}/fused", ids[region.kind, region.at])
             for region in self.regions
             if region.emitted_as is not None and (region.kind, region.at) in ids
         ]
@@ -80,8 +80,8 @@ class Candidate:
         alone = self.placed()
         passes = {regions.PASS, finder.PASS}
         ids = {hit.id for hit in self.log.hits if hit.pass_name in passes}
-        ids -= {one.id for one in alone}
+        ids -= {placed.id for placed in alone}
         if not ids:
             return frozenset(), frozenset()
         ops = {region.emitted_as for region in self.regions if region.emitted_as is not None}
-        return frozenset(ids), frozenset(ops - {one.op for one in alone})
+        return frozenset(ids), frozenset(ops - {item.op for item in alone})

@@ -190,7 +190,7 @@ class Candidates:
 
     def _explained(self, region: RegionReport) -> RegionReport:
         """Return the report of a region, with the reason if its kernel is slow or wrong."""
-        is_dropped = any(one.endswith(f":{region.kind}:{region.at}") for one in self.dropped)
+        is_dropped = any(item.endswith(f":{region.kind}:{region.at}") for item in self.dropped)
         if wrong := self._wrong_kernel(region):
             return replace(region, reason=f"its kernel is wrong: {wrong}")
         if region.emitted_as is None and is_dropped:
@@ -200,7 +200,7 @@ class Candidates:
     def _wrong_kernel(self, region: RegionReport) -> str:
         """Return how the kernel of a region that was put back is wrong, empty if it is not."""
         ends = f":{region.kind}:{region.at}"
-        found = (why for one, why in self.wrong_kernels.items() if one.endswith(ends))
+        found = (why for item, why in self.wrong_kernels.items() if item.endswith(ends))
         return next(found, "") if region.emitted_as is None else ""
 
     def _regions(

@@ -43,13 +43,13 @@ class FusedSource:
 
     Args:
         bodies: By op type.
-        places: How many nodes there are of each.
+        counts: How many nodes there are of each.
         refusal: Why none of them is kept, empty if they may be.
         nodes: How many nodes the source has, fused ones counted once.
     """
 
     bodies: Mapping[str, onnx.FunctionProto]
-    places: Mapping[str, int]
+    counts: Mapping[str, int]
     refusal: str = ""
     nodes: int = 0
 
@@ -73,8 +73,8 @@ class FusedSource:
             refusal = f"level {options.level} makes no kernels"
         elif made_for != options.target:
             refusal = f"their kernels were for {made_for}"
-        places = Counter(op for op in calls if op in bodies)
-        return cls(bodies, places, refusal, Summary.of(model).nodes)
+        counts = Counter(op for op in calls if op in bodies)
+        return cls(bodies, counts, refusal, Summary.of(model).nodes)
 
     def kept_but(self, denied: Set[str]) -> dict[str, onnx.FunctionProto]:
         """Return the bodies of the operators that are kept, but for those whose id is denied."""
@@ -115,7 +115,7 @@ class FusedSource:
             if region.kept_from and region.emitted_as
         }
         left = candidate.left - stay
-        total = sum(self.places.values())
+        total = sum(self.counts.values())
         lines = [f"{total} fused nodes that it had were inlined"]
         if not self.refusal:
             lines[0] += " and formed again"
@@ -134,7 +134,7 @@ class FusedSource:
     def _listed(self, ops: Set[str]) -> str:
         kinds: Counter[str] = Counter()
         for op in sorted(ops):
-            kinds[kind_of_op(op)] += self.places[op]
+            kinds[kind_of_op(op)] += self.counts[op]
         return ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
 
 
@@ -181,9 +181,9 @@ def keeping(pipeline: Pipeline, ops: Set[str]) -> Pipeline:
         return pipeline
     names = "+".join(sorted(f"{DOMAIN}::{op}" for op in ops))
     passes = tuple(
-        replace(one, keep="+".join(filter(None, (one.keep, names))))
-        if isinstance(one, InlineFunctions)
-        else one
-        for one in pipeline.passes
+        replace(pass_, keep="+".join(filter(None, (pass_.keep, names))))
+        if isinstance(pass_, InlineFunctions)
+        else pass_
+        for pass_ in pipeline.passes
     )
     return replace(pipeline, passes=passes)

@@ -242,10 +242,10 @@ class OptimizeOptions:
                 raise UserError(
                     f"is of type {type(given).__name__}, expected {wanted}", where=name
                 )
-        for one in self.extra_passes:
-            if not isinstance(one, Pass):
+        for pass_ in self.extra_passes:
+            if not isinstance(pass_, Pass):
                 raise UserError(
-                    f"{one!r} is no pass", where="extra_passes", fix="give instances of Pass"
+                    f"{pass_!r} is no pass", where="extra_passes", fix="give instances of Pass"
                 )
         for size, value in self.shapes.items():
             if not isinstance(value, int) or value < 0:

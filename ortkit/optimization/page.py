@@ -98,7 +98,7 @@ def _timing_card(report: Report) -> Card:
 
 
 def _notes(report: Report) -> Iterable[str]:
-    yield from (f"rolled back: {one}" for one in report.rolled_back)
+    yield from (f"rolled back: {item}" for item in report.rolled_back)
     yield from (failed.text for failed in report.failed_passes)
     if report.kernel_note:
         yield report.kernel_note
@@ -112,13 +112,18 @@ def _notes(report: Report) -> Iterable[str]:
 
 def _tables(report: Report) -> Iterable[Table]:
     alike = Counter(
-        (one.kind, one.nodes, _gain(one), one.emitted_as or f"unchanged: {one.reason}")
-        for one in report.regions
+        (
+            region.kind,
+            region.nodes,
+            _gain(region),
+            region.emitted_as or f"unchanged: {region.reason}",
+        )
+        for region in report.regions
     )
     yield Table(
         "Regions",
         ("kind", "nodes", "places", "predicted ratio", "became"),
-        tuple((*row[:2], places, *row[2:]) for row, places in alike.items()),
+        tuple((*row[:2], nodes, *row[2:]) for row, nodes in alike.items()),
         "ONNX Runtime's nodes against one kernel, on one thread or GPU; a size that is not known "
         "counts as 128",
     )
@@ -130,17 +135,18 @@ def _tables(report: Report) -> Iterable[Table]:
     yield Table("Passes", ("pass", "rewrites"), passes)
     if report.verification is not None:
         outputs = tuple(
-            (one.name, one.dtype, one.max_error_eps, one.allowed_eps,
-             "yes" if one.equal else f"no: {one.reason}")
-            for one in report.verification.outputs
+            (output.name, output.dtype, output.max_error_eps, output.allowed_eps,
+             "yes" if output.equal else f"no: {output.reason}")
+            for output in report.verification.outputs
         )  # fmt: skip
         columns = ("output", "type", "error (epsilons)", "allowed (epsilons)", "agrees")
         yield Table("Verified outputs", columns, outputs, report.verification.reason)
     if report.measurement is not None:
         timed = tuple(
-            (one.op, len(one.nodes), one.body_us, one.kernel_us, one.ratio,
-             one.problem or ("kept" if one.kept else "dropped"))
-            for one in report.measurement.regions
+            (region_timing.op, len(region_timing.nodes), region_timing.body_us,
+             region_timing.kernel_us, region_timing.ratio,
+             region_timing.problem or ("kept" if region_timing.kept else "dropped"))
+            for region_timing in report.measurement.regions
         )  # fmt: skip
         titles = ("kernel", "nodes", "without µs", "with µs", "ratio", "")
         yield Table("Kernels, measured", titles, timed, report.measurement.machine)
@@ -189,7 +195,7 @@ class _Facts:
             if not node.is_fused:
                 rows += [row for name in names for row in self._unfused(name)]
                 rows += [row for name in names for row in self._refused.get(name, ())]
-            rewrites = [one for name in names for one in self._rewrites.get(name, ())]
+            rewrites = [rewrite for name in names for rewrite in self._rewrites.get(name, ())]
             if rewrites:
                 rows.append(("rewritten by", ", ".join(dict.fromkeys(rewrites))))
             if node.role == "node" and rows:

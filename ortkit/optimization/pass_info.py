@@ -44,7 +44,7 @@ class PassInfo:
     options: tuple[OptionInfo, ...]
     text: str
     """How `--passes` writes it with every option at its default."""
-    place: str
+    source: str
     """`module:class`."""
 
     def to_json(self) -> dict[str, object]:
@@ -81,24 +81,24 @@ def describe_pass(name: str) -> PassInfo:
     return _info(name, catalog()[name])
 
 
-def _info(name: str, place: str) -> PassInfo:
-    one = _loaded(name, place)
-    cls = type(one)
+def _info(name: str, source: str) -> PassInfo:
+    loaded = _loaded(name, source)
+    cls = type(loaded)
     doc = inspect.cleandoc(cls.__doc__ or "")
     return PassInfo(
         name=name,
         level=dict(ORDER).get(name),
-        kind=_kind(one),
-        ops=tuple(one.ops) if isinstance(one, NodePass) else (),
+        kind=_kind(loaded),
+        ops=tuple(loaded.ops) if isinstance(loaded, NodePass) else (),
         summary=doc.partition("\n")[0],
         doc=doc,
-        options=_options(one),
-        text=f"{name}{{{_option_text(one)}}}" if fields(one) else name,
-        place=place,
+        options=_options(loaded),
+        text=f"{name}{{{_option_text(loaded)}}}" if fields(loaded) else name,
+        source=source,
     )
 
 
-def _loaded(name: str, place: str) -> Pass:
+def _loaded(name: str, source: str) -> Pass:
     try:
         return load_pass(name)
     except (ImportError, AttributeError, TypeError) as error:
@@ -106,7 +106,7 @@ def _loaded(name: str, place: str) -> Pass:
             raise
         raise UserError(
             f"pass {name!r} cannot be loaded: {error}",
-            where=f"entry point {place}",
+            where=f"entry point {source}",
             fix="repair or uninstall the package that brings it",
         ) from error
 

@@ -26,13 +26,13 @@ def pipeline_of(options: OptimizeOptions) -> Pipeline:
     """
     chosen = select_passes(options.passes, options.level, options.target)
     limited = (
-        replace(one, limit=options.fold_limit)  # type: ignore[call-arg]
-        if one.name == "fold-constants" and "limit" not in one.text
-        else one
-        for one in chosen
+        replace(item, limit=options.fold_limit)  # type: ignore[call-arg]
+        if item.name == "fold-constants" and "limit" not in item.text
+        else item
+        for item in chosen
     )
     passes = list(limited)
-    own = [one for one in options.extra_passes if isinstance(one, RecogniseOps)]
+    own = [pass_ for pass_ in options.extra_passes if isinstance(pass_, RecogniseOps)]
     at = next((i for i, one in enumerate(passes) if one.name in FUSIONS), len(passes))
     return Pipeline((*passes[:at], *own, *passes[at:], *options.extra_passes))
 

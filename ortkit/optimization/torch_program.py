@@ -80,7 +80,7 @@ def _class() -> Callable[[Optimized, Any], OnnxProgram]:
             options = ort.SessionOptions()
             options.log_severity_level = 3  # as torch has it: errors only
             target = self.optimized.report.target
-            wanted = [one.name for one in resolve(target, ort, fallback=False).wanted]
+            wanted = [provider.name for provider in resolve(target, ort, fallback=False).wanted]
             options.add_session_config_entry(*target_entry(wanted))
             if self.optimized.library is not None:
                 options.register_custom_ops_library(str(self.optimized.library))

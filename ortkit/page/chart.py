@@ -82,7 +82,7 @@ def draw_chart(chart: Chart) -> str:
     Raises:
         ValueError: It has no label, or a series has another number of values.
     """
-    if not chart.labels or any(len(one.values) != len(chart.labels) for one in chart.series):
+    if not chart.labels or any(len(series.values) != len(chart.labels) for series in chart.series):
         raise ValueError("a chart needs one value for each label")
     width, height = chart.size
     parts = "\n".join(_Drawing(chart).parts())
@@ -97,7 +97,7 @@ def round_ticks(most: float, count: int = 5) -> list[float]:
     """Return round numbers from 0 up to the first that is not below `most`, about `count`."""
     rough = most / count if most > 0 else 1.0
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * one for one in (1, 2, 2.5, 5, 10) if power * one >= rough * (1 - 1e-9))
+    step = next(power * item for item in (1, 2, 2.5, 5, 10) if power * item >= rough * (1 - 1e-9))
     return [step * at for at in range(math.ceil(most / step - 1e-9) + 1)]
 
 
@@ -117,8 +117,8 @@ class _Drawing:
 
     def _most(self) -> float:
         chart = self.chart
-        bars = [one.drawn for one in chart.series if one.kind == "bars"]
-        tops = [value or 0.0 for one in chart.series for value in one.drawn]
+        bars = [series.drawn for series in chart.series if series.kind == "bars"]
+        tops = [value or 0.0 for item in chart.series for value in item.drawn]
         if chart.stacked:
             tops += [sum(value or 0.0 for value in each) for each in zip(*bars, strict=True)]
         tops += [chart.level[1]] if chart.level else []
@@ -139,11 +139,11 @@ class _Drawing:
         yield _text(_LEFT - 40, 18, chart.title, "title")
         yield from self._axes()
         yield from self._legend()
-        bars = [at for at, one in enumerate(chart.series) if one.kind == "bars"]
+        bars = [at for at, item in enumerate(chart.series) if item.kind == "bars"]
         yield from self._stacks(bars) if chart.stacked else self._groups(bars)
-        for at, one in enumerate(chart.series):
-            if one.kind != "bars":
-                yield from self._line(one, _COLOURS[at % len(_COLOURS)])
+        for at, series in enumerate(chart.series):
+            if series.kind != "bars":
+                yield from self._line(series, _COLOURS[at % len(_COLOURS)])
         if chart.level:
             name, value = chart.level
             yield _path(f"M{_LEFT} {self.y(value):.1f}H{self.right}", "level")
@@ -179,10 +179,10 @@ class _Drawing:
 
     def _legend(self) -> Iterator[str]:
         x = float(_LEFT)
-        for at, one in enumerate(self.chart.series if len(self.chart.series) > 1 else ()):
+        for at, series in enumerate(self.chart.series if len(self.chart.series) > 1 else ()):
             yield _rect(x, 28, 10, 10, _COLOURS[at % len(_COLOURS)])
-            yield _text(x + 15, 37, one.name, "soft")
-            x += 15 + _CHARACTER * len(one.name) + 36
+            yield _text(x + 15, 37, series.name, "soft")
+            x += 15 + _CHARACTER * len(series.name) + 36
 
     def _groups(self, bars: Sequence[int]) -> Iterator[str]:
         each = 0.78 * self.step / max(1, len(bars))
@@ -222,7 +222,7 @@ class _Drawing:
         )
         if points and series.kind != "points":
             (x, y), *rest = points
-            path = f"M{x:.1f} {y:.1f}" + "".join(join(*one) for one in rest)
+            path = f"M{x:.1f} {y:.1f}" + "".join(join(*item) for item in rest)
             yield f'<path class="line" stroke="{colour}" d="{path}"/>'
         if series.kind != "steps":
             radius = 6 if series.kind == "points" else 3
@@ -233,7 +233,9 @@ class _Drawing:
 
     def _tooltip(self, index: int) -> str:
         """Return what the tooltip of a position shows."""
-        named = {one.name: one.values for one in self.chart.series} | dict(self.chart.tooltip)
+        named = {series.name: series.values for series in self.chart.series} | dict(
+            self.chart.tooltip
+        )
         values = [
             f"{name}: {value:,.4g}"
             for name, of in named.items()

@@ -83,7 +83,7 @@ def _script(*folders: Traversable) -> str:
     parts = "\n".join(
         _text(folder, name)
         for folder in folders
-        for name in sorted(one.name for one in folder.iterdir() if one.name.endswith(".js"))
+        for name in sorted(path.name for path in folder.iterdir() if path.name.endswith(".js"))
     )
     return f'"use strict";\n(() => {{\n{parts}}})();\n'
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.analysis.quantization import is_op, places, scale_of, zero_of
+from ortkit.analysis.quantization import is_op, quantized_axis, scale_of, zero_of
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -54,20 +54,20 @@ class DropNoopQuantize(NodePass):
         source = before.inputs[0]
         if source is None:
             return
-        if reason := _apart(site, before, source):
+        if reason := _difference(site, before, source):
             site.miss(reason)
         elif site.can_replace(source) and site.claim("same-grid"):
             site.replace(source)
 
 
-def _apart(site: Site, before: ir.Node, source: ir.Value) -> str:
+def _difference(site: Site, before: ir.Node, source: ir.Value) -> str:
     """Return why the numbers after a pair may not be those before it; empty if they are."""
     dtype = site.dtype(source)
     if dtype is None or dtype != site.dtype(site.output) or dtype not in _EXACT:
         return "it is quantized to another type"
     scales = scale_of(site, before), scale_of(site, site.node)
     zeros = zero_of(site, before, dtype), zero_of(site, site.node, dtype)
-    if any(one is None for one in (*scales, *zeros)):
+    if any(array is None for array in (*scales, *zeros)):
         return "its scale or zero point is not constant"
     scale = scales[0]
     if scale is None or scale.dtype != np.float32:
@@ -78,7 +78,7 @@ def _apart(site: Site, before: ir.Node, source: ir.Value) -> str:
         return "its scale is too small or too large to be exact"
     if not _same(*scales) or not _same(*zeros):
         return "it is quantized with another scale or zero point"
-    if places(site, before) != places(site, site.node):
+    if quantized_axis(site, before) != quantized_axis(site, site.node):
         return "it is quantized along another axis"
     return ""
 

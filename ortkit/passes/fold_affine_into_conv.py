@@ -19,7 +19,7 @@ from ortkit.analysis.affine import (
     drop_chain,
     growth,
     neighbours,
-    why_apart,
+    why_separate,
 )
 from ortkit.analysis.weight_arithmetic import rounded, scaled
 from ortkit.rewrite.passes import NodePass
@@ -66,7 +66,7 @@ class FoldAffineIntoConv(NodePass):
     def _fold_after(self, site: Site, form: _Form) -> bool:
         chain = chain_after(site, Channels(1, form.rank, form.outputs))
         if not len(chain):
-            if reason := why_apart(site):
+            if reason := why_separate(site):
                 site.miss(reason)
             return False
         if not can_drop(site, chain):

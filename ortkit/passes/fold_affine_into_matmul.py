@@ -20,7 +20,7 @@ from ortkit.analysis.affine import (
     drop_chain,
     growth,
     neighbours,
-    why_apart,
+    why_separate,
 )
 from ortkit.analysis.weight_arithmetic import rounded, scaled
 from ortkit.rewrite.passes import NodePass
@@ -67,7 +67,7 @@ class FoldAffineIntoMatmul(NodePass):
     def _fold_after(self, site: Site, form: _Form) -> bool:
         chain = chain_after(site, _columns(site, form))
         if _is_settled(form, chain):
-            if not len(chain) and (reason := why_apart(site)):
+            if not len(chain) and (reason := why_separate(site)):
                 site.miss(reason)
             return False
         if not can_drop(site, chain):

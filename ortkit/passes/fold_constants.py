@@ -24,7 +24,7 @@ _INT64_BYTES = 8
 
 #: Operators whose data decide the size of their results, and the most that these hold for each
 #: element of the input: int64 numbers, int64 numbers for each axis, and elements themselves.
-_MOST_HELD: Mapping[str, tuple[int, int, int]] = {
+_MAX_FOLDED: Mapping[str, tuple[int, int, int]] = {
     "Compress": (0, 0, 1),
     "NonMaxSuppression": (3, 0, 0),
     "NonZero": (0, 1, 0),
@@ -127,15 +127,15 @@ def _nbytes(value: ir.Value | None) -> int:
 
 def _most_bytes(scope: Scope, node: ir.Node) -> int | None:
     """Return the most that a result can have whose size the data decide."""
-    held = _MOST_HELD.get(node.op_type)
+    limits = _MAX_FOLDED.get(node.op_type)
     # NonMaxSuppression picks from its scores.
     read = node.inputs[1 if node.op_type == "NonMaxSuppression" else 0] if node.inputs else None
-    if held is None or read is None:
+    if limits is None or read is None:
         return None
     shape, dtype = static(scope.shapes.shape(read)), scope.shapes.dtype(read)
     if shape is None or dtype is None or dtype == ir.DataType.STRING:
         return None
-    numbers, by_axis, elements = held
+    numbers, by_axis, elements = limits
     item = elements * max(1, int(dtype.itemsize))
     return int(prod(shape)) * (_INT64_BYTES * (numbers + by_axis * len(shape)) + item)
 

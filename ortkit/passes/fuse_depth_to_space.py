@@ -66,13 +66,13 @@ class FuseDepthToSpace(NodePass):
         if to_pixels is not None and site.claim("to-pixels"):
             mode = "CRD" if block.order == CRD else "DCR"
             if block.order not in (CRD, DCR):
-                x = site.op("Gather", [x, site.constant(block.places(DCR))], {"axis": 1})
+                x = site.op("Gather", [x, site.constant(block.channel_order(DCR))], {"axis": 1})
             made = site.op("DepthToSpace", [x], {"blocksize": block.size, "mode": mode})
             site.replace(made)
         elif to_pixels is None and site.claim("to-channels"):
             made = site.op("SpaceToDepth", [x], {"blocksize": block.size})
             if block.order != DCR:
-                back = np.argsort(block.places(DCR))
+                back = np.argsort(block.channel_order(DCR))
                 made = site.op("Gather", [made, site.constant(back)], {"axis": 1})
             site.replace(made)
 
@@ -87,9 +87,9 @@ class _Block:
     order: str
     """R: the row in a block, K: the column, C: the channel; outermost first."""
 
-    def places(self, order: str) -> np.ndarray:
+    def channel_order(self, order: str) -> np.ndarray:
         """Return where the deep channels in another order are among these."""
-        sizes = [self.channels if one == "C" else self.size for one in self.order]
+        sizes = [self.channels if item == "C" else self.size for item in self.order]
         numbers = np.arange(self.size * self.size * self.channels).reshape(sizes)
         return numbers.transpose([self.order.index(one) for one in order]).reshape(-1)
 
@@ -131,6 +131,6 @@ def _block(layout: Layout) -> _Block | None:
         return None
     parts = {"R": blocks[0], "K": blocks[1], "C": channels}
     for order in (DCR, CRD, *map("".join, permutations("CKR"))):
-        if deep == tuple(joined.from_iterable(parts[one] for one in order)):
+        if deep == tuple(joined.from_iterable(parts[item] for item in order)):
             return _Block(size, count, order)
     return None

@@ -179,7 +179,7 @@ def _ranges(site: Site, sums: Sequence[Sum]) -> Iterator[tuple[int, int, slice |
     rotated = [
         i
         for i, (first, last) in enumerate(pairwise(bounds))
-        if any(is_product(one) for one in sums[first:last])
+        if any(is_product(sum_) for sum_ in sums[first:last])
     ]
     if 2 <= len(rotated) < len(bounds) - 1 and rotated[-1] - rotated[0] == len(rotated) - 1:
         operands = slice(rotated[0], rotated[-1] + 1)

@@ -63,7 +63,7 @@ class FuseSoftmax(NodePass):
             return
         axis, is_last = frame.axes[0], frame.is_trailing
         reasons: dict[str, None] = {}
-        best = max(self._found(site, frame, reasons), key=lambda one: one.nodes, default=None)
+        best = max(self._found(site, frame, reasons), key=lambda match: match.nodes, default=None)
         if best is None:
             for reason in list(reasons)[:1]:
                 site.miss(reason)

@@ -49,19 +49,19 @@ class GatherTokens(NodePass):
         moving = [node.op_type for node in chain if node.op_type in _MOVES]
         if len(moving) < 2 or "Gather" not in moving:
             return
-        source, places = chain[0].inputs[0], _places(site, chain)
+        source, positions = chain[0].inputs[0], _positions(site, chain)
         before, after = site.shape(source), site.shape(site.output)
-        if places is None or before is None or after is None:
+        if positions is None or before is None or after is None:
             return
         count = int(np.prod(_static(before[1:-1]), dtype=np.int64))
-        tokens, moved = (before[0], count, before[-1]), (before[0], places.size, before[-1])
+        tokens, moved = (before[0], count, before[-1]), (before[0], positions.size, before[-1])
         targets = reshape_target(before, tokens), reshape_target(moved, after)
         if targets[0] is None or targets[1] is None:
             site.miss("a Reshape would have several symbolic sizes")
             return
         if site.claim("places"):
             x = site.op("Reshape", [source, site.constant(targets[0])])
-            index = site.constant(np.ascontiguousarray(places.reshape(-1)))
+            index = site.constant(np.ascontiguousarray(positions.reshape(-1)))
             x = site.op("Gather", [x, index], {"axis": 1})
             site.replace(site.op("Reshape", [x, site.constant(targets[1])]))
 
@@ -70,7 +70,7 @@ def _chain(site: Site) -> list[ir.Node]:
     """Return the nodes that only move tokens and end at this one, first one first."""
     chain: list[ir.Node] = []
     node: ir.Node | None = site.node
-    while node is not None and len(chain) < _LONGEST and _places(site, [node]) is not None:
+    while node is not None and len(chain) < _LONGEST and _positions(site, [node]) is not None:
         chain.insert(0, node)
         value = node.inputs[0]
         before = site.producer(value, *RESHAPES, *_MOVES)
@@ -79,42 +79,42 @@ def _chain(site: Site) -> list[ir.Node]:
     return chain
 
 
-def _places(site: Site, chain: Sequence[ir.Node]) -> np.ndarray | None:
+def _positions(site: Site, chain: Sequence[ir.Node]) -> np.ndarray | None:
     """Return which token of the chain's source each one of its result is; None if not known."""
     shape = site.shape(chain[0].inputs[0])
     tokens = () if shape is None else _static(shape[1:-1])
     if not tokens or int(np.prod(tokens, dtype=np.int64)) > _MOST_TOKENS:
         return None
-    places: np.ndarray | None = np.arange(np.prod(tokens), dtype=np.int64).reshape(tokens)
+    positions: np.ndarray | None = np.arange(np.prod(tokens), dtype=np.int64).reshape(tokens)
     for node in chain:
-        places = None if places is None else _moved(site, node, places)
-    return places
+        positions = None if positions is None else _moved(site, node, positions)
+    return positions
 
 
-def _moved(site: Site, node: ir.Node, places: np.ndarray) -> np.ndarray | None:
+def _moved(site: Site, node: ir.Node, positions: np.ndarray) -> np.ndarray | None:
     """Return the places after a node, which takes the first and the last axis as they are."""
     own = Site(site.scope, node, site.pass_name)
     before, after = own.shape(node.inputs[0]), own.shape(node.outputs[0])
-    if before is None or after is None or len(before) != places.ndim + 2:
+    if before is None or after is None or len(before) != positions.ndim + 2:
         return None
     if node.op_type == "Transpose":
         perm = own.perm()
         if perm is None or perm[0] != 0 or perm[-1] != len(perm) - 1:
             return None
-        return places.transpose([axis - 1 for axis in perm[1:-1]])
+        return positions.transpose([axis - 1 for axis in perm[1:-1]])
     if node.op_type == "Gather":
         axis, index = own.int("axis", 0) % len(before), own.array(own.input(1), _MOST_TOKENS)
         if axis in (0, len(before) - 1) or index is None or index.ndim != 1:
             return None
-        size = places.shape[axis - 1]
+        size = positions.shape[axis - 1]
         if index.size and not -size <= index.min() <= index.max() < size:
             return None
-        return places.take(index, axis - 1)
+        return positions.take(index, axis - 1)
     tokens = _static(after[1:-1]) if len(after) > 2 else ()
     same = (before[0], before[-1]) == (after[0], after[-1])
-    if not same or not tokens or int(np.prod(tokens, dtype=np.int64)) != places.size:
+    if not same or not tokens or int(np.prod(tokens, dtype=np.int64)) != positions.size:
         return None
-    return places.reshape(tokens)
+    return positions.reshape(tokens)
 
 
 def _static(sizes: Sequence[Size]) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class InlineBranches(GraphPass):
         for node in nodes:
             if node.graph is None:
                 continue
-            branch = _taken(scope, node)
+            branch = _chosen_branch(scope, node)
             label = describe(node)
             if branch is not None and scope.log.claim(
                 self.name, "inline", node.outputs[0].name or "", label
@@ -57,15 +57,15 @@ class InlineBranches(GraphPass):
                 self._walk(scope, list(body), names)
 
 
-def _taken(scope: Scope, node: ir.Node) -> ir.Graph | None:
+def _chosen_branch(scope: Scope, node: ir.Node) -> ir.Graph | None:
     """Return the branch that `node` takes in every run, None if it is no If or that varies."""
     if not is_default(node, "If"):
         return None
     condition = scope.array(node.inputs[0], 1)
     if condition is None or condition.size != 1:
         return None
-    held = node.attributes["then_branch" if condition.reshape(-1)[0] else "else_branch"]
-    return None if held.is_ref() else held.as_graph()
+    branch = node.attributes["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+    return None if branch.is_ref() else branch.as_graph()
 
 
 def _inline(

@@ -95,7 +95,7 @@ def _refusal(site: Site, equation: Equation) -> str | None:
     if any(label.isdigit() and not equation.keeps(label) for term in labels for label in term):
         return "its result lacks the ellipsis"
     alone = set.symmetric_difference(*labels) if len(labels) == 2 else set()
-    if site.dtype(site.output) in NARROW and any(not equation.keeps(one) for one in alone):
+    if site.dtype(site.output) in NARROW and any(not equation.keeps(item) for item in alone):
         return "a sum over one operand alone would be rounded to 16 bits"
     return None
 
@@ -136,7 +136,7 @@ class _Plan:
     def cost(self, site: Site) -> tuple[int, int]:
         """How many nodes stay once constants are folded, and how many of them move data."""
         used = [operand for operand in self.operands if not site.scope.is_constant(operand.value)]
-        costs = [self.layout.cost, *(one.layout.cost for one in used)]
+        costs = [self.layout.cost, *(item.layout.cost for item in used)]
         return sum(nodes for nodes, _ in costs), sum(moved for _, moved in costs)
 
     def emit(self, site: Site) -> ir.Value:
@@ -204,7 +204,7 @@ class _Labelled:
 
 def _reduced(value: ir.Value, index: int, shape: Sequence[Size], equation: Equation) -> _Labelled:
     term = equation.terms[index]
-    others = [label for i, one in enumerate(equation.terms) if i != index for label in one]
+    others = [label for i, item in enumerate(equation.terms) if i != index for label in item]
     kept = [label in others or equation.keeps(label) for label in term]
     groups = {
         label: () if size == 1 else (Factor(size),)
@@ -226,7 +226,7 @@ def _pointwise(site: Site, operands: Sequence[_Labelled], out: Sequence[str]) ->
         # Axes before the first of its own come by broadcasting.
         skipped = next((i for i, label in enumerate(out) if label in operand.labels), len(out))
         moved.append(operand.to(site, [(label,) for label in out[skipped:]]))
-    found = tuple(one for one in moved if one is not None)
+    found = tuple(item for item in moved if item is not None)
     return _Plan("pointwise", found, NOTHING) if len(found) == len(moved) else None
 
 

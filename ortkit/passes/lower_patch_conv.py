@@ -71,27 +71,27 @@ class LowerPatchConv(NodePass):
         if not site.claim("patches"):
             return
         filters, channels = weight.shape[:2]
-        places = [
+        axes = [
             size // step
             for size, step in zip(shape[2:], kernel, strict=True)
             if isinstance(size, int)
         ]
         if pixels is not None:
-            site.replace(_product_of_pixels(site, pixels, weight, places))
+            site.replace(_product_of_pixels(site, pixels, weight, axes))
             return
         rank = len(kernel)
-        split = [part for pair in zip(places, kernel, strict=True) for part in pair]
+        split = [part for pair in zip(axes, kernel, strict=True) for part in pair]
         order = [0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2)]
         x = site.op("Reshape", [site.input(0), site.constant([-1, channels, *split])])
         x = site.op("Transpose", [x], {"perm": order})
         depth = channels * prod(kernel)
-        x = site.op("Reshape", [x, site.constant([-1, prod(places), depth])])
+        x = site.op("Reshape", [x, site.constant([-1, prod(axes), depth])])
         matrix = np.ascontiguousarray(weight.reshape(filters, depth).T)
         x = site.op("MatMul", [x, site.constant(matrix, f"{site.output.name}/patches")])
         if site.input(2) is not None:
             x = site.op("Add", [x, site.input(2)])
         x = site.op("Transpose", [x], {"perm": [0, 2, 1]})
-        site.replace(site.op("Reshape", [x, site.constant([-1, filters, *places])]))
+        site.replace(site.op("Reshape", [x, site.constant([-1, filters, *axes])]))
 
 
 def _nhwc(site: Site) -> ir.Value | None:
@@ -103,15 +103,15 @@ def _nhwc(site: Site) -> ir.Value | None:
 
 
 def _product_of_pixels(
-    site: Site, pixels: ir.Value, weight: np.ndarray, places: Sequence[int]
+    site: Site, pixels: ir.Value, weight: np.ndarray, axes: Sequence[int]
 ) -> ir.Value:
     """Multiply the windows of an NHWC image by the filters, and return the result in NCHW."""
     filters, channels, *kernel = weight.shape
     depth = channels * prod(kernel)
-    split = [0, places[0], kernel[0], places[1], kernel[1], channels]
+    split = [0, axes[0], kernel[0], axes[1], kernel[1], channels]
     x = site.op("Reshape", [pixels, site.constant(split)])
     x = site.op("Transpose", [x], {"perm": [0, 1, 3, 2, 4, 5]})
-    x = site.op("Reshape", [x, site.constant([0, *places, depth])])
+    x = site.op("Reshape", [x, site.constant([0, *axes, depth])])
     matrix = np.ascontiguousarray(weight.transpose(2, 3, 1, 0).reshape(depth, filters))
     x = site.op("MatMul", [x, site.constant(matrix, f"{site.output.name}/patches")])
     if site.input(2) is not None:

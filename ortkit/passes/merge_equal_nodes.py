@@ -22,7 +22,7 @@ from ortkit.rewrite.site import describe
 Key = Hashable
 #: Merging these would take from ONNX Runtime the one-reader DequantizeLinear that its int8
 #: fusions look for.
-KEPT_APART = frozenset({"DequantizeLinear", "QuantizeLinear", "Constant"})
+NEVER_MERGED = frozenset({"DequantizeLinear", "QuantizeLinear", "Constant"})
 SAMPLE_BYTES = 1024
 PART_BYTES = 1 << 20
 #: Attributes whose values are numbers or strings, or lists of these; of others (types, lists of
@@ -133,7 +133,7 @@ class _Table:
 
 
 def _is_mergeable(node: ir.Node) -> bool:
-    if node.domain not in PURE_DOMAINS or node.op_type in KEPT_APART or is_random(node):
+    if node.domain not in PURE_DOMAINS or node.op_type in NEVER_MERGED or is_random(node):
         return False
     return not any(True for _ in subgraphs(node))
 

@@ -41,7 +41,7 @@ class MergeParallelSlices(GraphPass):
             if node.domain != "" or node.op_type != "Slice":
                 continue
             cut = slice_cut(Site(scope, node, self.name))
-            if cut is not None and cut.places.step == 1 and 0 < len(cut.places) < cut.size:
+            if cut is not None and cut.indices.step == 1 and 0 < len(cut.indices) < cut.size:
                 key = id(node.graph), cut.source, cut.axis
                 groups.setdefault(key, []).append((node, cut))
         for found in groups.values():
@@ -51,12 +51,12 @@ class MergeParallelSlices(GraphPass):
     def _merge(self, scope: Scope, found: Sequence[tuple[ir.Node, Cut]]) -> None:
         first, cut = found[0]
         site = Site(scope, first, self.name)
-        pieces = sorted({each.places.start: each.places.stop for _, each in found}.items())
+        pieces = sorted({each.indices.start: each.indices.stop for _, each in found}.items())
         edges = [0, *(stop for _, stop in pieces)]
         if [start for start, _ in pieces] != edges[:-1] or edges[-1] != cut.size:
             site.miss("the pieces overlap, or leave something out")
             return
-        if len({(each.places.start, each.places.stop) for _, each in found}) != len(pieces):
+        if len({(each.indices.start, each.indices.stop) for _, each in found}) != len(pieces):
             site.miss("the pieces overlap, or leave something out")
             return
         if not scope.log.claim(self.name, "pieces", site.output.name or "", describe(first)):
@@ -73,7 +73,7 @@ class MergeParallelSlices(GraphPass):
         parts = scope.insert(first, "Split", inputs, attributes, outputs=len(sizes), name=base)
         by_start = {start: part for (start, _), part in zip(pieces, parts, strict=True)}
         for node, each in found:
-            _replace(scope, node, by_start[each.places.start])
+            _replace(scope, node, by_start[each.indices.start])
 
 
 def _replace(scope: Scope, node: ir.Node, part: ir.Value) -> None:

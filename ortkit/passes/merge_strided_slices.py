@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortkit.analysis.axes import Factor, Group, Layout
 from ortkit.analysis.relayout import relayout
-from ortkit.analysis.slices import places_by_axis
+from ortkit.analysis.slices import ranges_by_axis
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size, divide_exactly
 from ortkit.rewrite.passes import NodePass
@@ -53,8 +53,8 @@ class MergeStridedSlices(NodePass):
     ops: ClassVar[Sequence[str]] = ("Concat",)
 
     def rewrite(self, site: Site) -> None:
-        found = [places_by_axis(site, value) for value in site.node.inputs]
-        known = [one for one in found if one is not None]
+        found = [ranges_by_axis(site, value) for value in site.node.inputs]
+        known = [item for item in found if item is not None]
         if len(known) < max(len(found), 4) or not all(known[0][1]):
             return
         source, first = known[0]
@@ -63,12 +63,12 @@ class MergeStridedSlices(NodePass):
                                 for one, cut in known):  # fmt: skip
             return
         order = _order([cut for _, cut in known])
-        steps = {axis: place.step for axis, place in first.items()}
+        steps = {axis: indices.step for axis, indices in first.items()}
         axis = site.int("axis", 0) % len(shape)
         whole = all(
-            len(place) * steps[each] == shape[each]
+            len(indices) * steps[each] == shape[each]
             for _, cut in known
-            for each, place in cut.items()
+            for each, indices in cut.items()
         )
         if order is None or axis in steps or not whole:
             site.miss("the Slices are not all pixels in the order of an axis after the other")
@@ -88,12 +88,12 @@ class MergeStridedSlices(NodePass):
 
 def _order(cuts: Sequence[Mapping[int, range]]) -> tuple[int, ...] | None:
     """Return the axes whose offsets the Slices count through, slowest first."""
-    steps = {axis: place.step for axis, place in cuts[0].items()}
+    steps = {axis: indices.step for axis, indices in cuts[0].items()}
     if min(steps.values()) < 2:
         return None
     if any(cut[axis].step != step for cut in cuts for axis, step in steps.items()):
         return None
-    starts = [{axis: place.start for axis, place in cut.items()} for cut in cuts]
+    starts = [{axis: indices.start for axis, indices in cut.items()} for cut in cuts]
     for order in permutations(sorted(steps)):
         counted = product(*(range(steps[axis]) for axis in order))
         if [tuple(start[axis] for axis in order) for start in starts] == list(counted):

@@ -70,7 +70,7 @@ def select_passes(spec: str, level: int, kind: Kind = "cpu") -> tuple[Pass, ...]
         chosen = [(name, {}) for name in preset(level, kind)]
     for sign, name, options in items:
         if sign == "-":
-            kept = [one for one in chosen if one[0] != name]
+            kept = [item for item in chosen if item[0] != name]
             if len(kept) == len(chosen):
                 raise UserError(
                     f"pass {name!r} is not among those of level {level}"

@@ -54,7 +54,7 @@ class SimplifyAttention(NodePass):
         if not site.claim("heads"):
             return
         pieces: emit.Pieces = {}
-        made = [emit.operand(site, one, pieces) for one in (query, key, value)]
+        made = [emit.operand(site, operand, pieces) for operand in (query, key, value)]
         attributes: dict[str, int | float | str] = {
             name: attribute.value
             for name, attribute in node.attributes.items()

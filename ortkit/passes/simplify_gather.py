@@ -68,22 +68,22 @@ class SimplifyGather(NodePass):
 
 def _gather(site: Site) -> None:
     """Take consecutive places by a Slice, and the only element of an axis by a Reshape."""
-    shape, places = site.shape(site.input(0)), site.array(site.input(1), LONGEST)
-    if places is None:
+    shape, indices = site.shape(site.input(0)), site.array(site.input(1), LONGEST)
+    if indices is None:
         _everything(site)
         return
-    if not shape or places.ndim > 1 or site.scope.is_constant(site.input(0)):
+    if not shape or indices.ndim > 1 or site.scope.is_constant(site.input(0)):
         return
     axis = site.int("axis", 0) % len(shape)
     size = shape[axis]
-    if places.ndim == 0:
+    if indices.ndim == 0:
         target = None if size != 1 else reshape_target(shape, _without(shape, axis))
         if target is not None and site.claim("only-place"):
             site.replace(site.op("Reshape", [site.input(0), site.constant(target)]))
         return
-    if not isinstance(size, int) or size == 0 or places.size == 0 or site.opset < INPUTS_SINCE:
+    if not isinstance(size, int) or size == 0 or indices.size == 0 or site.opset < INPUTS_SINCE:
         return
-    flat = [int(index) % size for index in places]
+    flat = [int(index) % size for index in indices]
     step = 1 if len(flat) == 1 else flat[1] - flat[0]
     if step == 0 or flat != list(range(flat[0], flat[0] + step * len(flat), step)):
         return
@@ -116,7 +116,7 @@ def _everything(site: Site) -> None:
 
 def _counts_rows(site: Site, index: ir.Node, size: Size) -> bool:
     """Say whether a sum counts all places of a matrix of `size` elements in their order."""
-    places = site.shape(index.outputs[0])
+    indices = site.shape(index.outputs[0])
     for column, scaled in (index.inputs, index.inputs[::-1]):
         product = site.producer(scaled, "Mul")
         for row, factor in () if product is None else (product.inputs, product.inputs[::-1]):
@@ -124,10 +124,10 @@ def _counts_rows(site: Site, index: ir.Node, size: Size) -> bool:
             rows = (
                 divide_exactly(size, width[0]) if width is not None and len(width) == 1 else None
             )
-            if rows is None or width is None or places is None:
+            if rows is None or width is None or indices is None:
                 continue
             first, second = _from_end(site, row, rows), _from_end(site, column, width[0])
-            kept = [each for each in places if each != 1]
+            kept = [each for each in indices if each != 1]
             if first < second < 0 and kept == [rows, width[0]]:
                 return True
     return False
@@ -144,7 +144,7 @@ def _squeeze(site: Site) -> None:
     """Take one place, and its axis away, by a Gather."""
     value, after = site.input(0), site.shape(site.output)
     cut = cut_of(site, value)
-    if cut is None or value is None or after is None or len(cut.places) != 1:
+    if cut is None or value is None or after is None or len(cut.indices) != 1:
         return
     before = site.shape(cut.source)
     if before is None or _without(before, cut.axis) != tuple(after):
@@ -154,8 +154,8 @@ def _squeeze(site: Site) -> None:
         site.miss("others read the part that is cut out")
         return
     if site.claim("one-place"):
-        place = site.constant(np.array(cut.places[0], np.int64))
-        site.replace(site.op("Gather", [cut.source, place], {"axis": cut.axis}))
+        index_value = site.constant(np.array(cut.indices[0], np.int64))
+        site.replace(site.op("Gather", [cut.source, index_value], {"axis": cut.axis}))
 
 
 def _is_squeezed(site: Site, part: ir.Value, cut: Cut, shape: Sequence[Size]) -> bool:
@@ -189,8 +189,8 @@ def _concat(site: Site) -> None:
     first, axis = known[0], site.int("axis", 0) % len(shape)
     if any(cut.source is not first.source or cut.axis != axis for cut in known):
         return
-    places = [index for cut in known for index in cut.places]
-    if places == list(range(first.size)):
+    indices = [index for cut in known for index in cut.indices]
+    if indices == list(range(first.size)):
         if site.can_replace(first.source) and site.claim("all-parts"):
             site.replace(first.source)
         return
@@ -200,8 +200,8 @@ def _concat(site: Site) -> None:
     run = static(shape[axis + 1 :])
     if site.scope.options.level < 3 and (run is None or np.prod(run) < RUN):
         site.miss("the runs after the axis are short, or of unknown length")
-    elif len(places) <= LONGEST and site.claim("parts"):
-        site.replace(site.op("Gather", [first.source, site.constant(places)], {"axis": axis}))
+    elif len(indices) <= LONGEST and site.claim("parts"):
+        site.replace(site.op("Gather", [first.source, site.constant(indices)], {"axis": axis}))
 
 
 def _without_empty(site: Site) -> bool:

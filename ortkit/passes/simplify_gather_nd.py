@@ -45,12 +45,12 @@ class SimplifyGatherNd(NodePass):
         at_grid = Site(site.scope, grid, self.name)
         if at_grid.int("axis", 0) not in (-1, rank) or len(grid.inputs) != len(shape):
             return
-        places = [
+        axes = [
             counted_axis(site, value, size, rank)
             for value, size in zip(grid.inputs, shape, strict=True)
         ]
-        counted = [index for index in places if index is not None and index >= 0]
-        if None in places or counted != sorted(set(counted)):
+        counted = [index for index in axes if index is not None and index >= 0]
+        if None in axes or counted != sorted(set(counted)):
             site.miss("its indices do not count along the axes in their order")
             return
         if any(size != 1 for axis, size in enumerate(after) if axis not in counted):

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.analysis.quantization import is_op, places, scale_of, zero_of
+from ortkit.analysis.quantization import is_op, quantized_axis, scale_of, zero_of
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -82,7 +82,7 @@ def _refusal(site: Site, before: ir.Node) -> str:
     scale = scale_of(site, before)
     if scale is None or dtype is None or zero_of(site, before, dtype) is None:
         return "its scale or zero point is not constant"
-    if scale.size != 1 or any(places(site, before)):
+    if scale.size != 1 or any(quantized_axis(site, before)):
         return "there are several scales"
     if not 0 < float(scale.reshape(())) < np.inf:
         return "its scale is not positive and finite"

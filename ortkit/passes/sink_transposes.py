@@ -124,7 +124,7 @@ def _islands(scope: Scope, pass_name: str) -> list[_Island]:
             perms[id(node.outputs[0])] = perm
             found.append((node, None))
         elif any(own) and len(node.outputs) == 1 and (plan := permuted(site, own)) is not None:
-            values = [value for value, one in zip(node.inputs, own, strict=True) if one]
+            values = [value for value, item in zip(node.inputs, own, strict=True) if item]
             groups.join([*values, *([] if plan.is_plain else node.outputs)])
             found.append((node, plan))
             if not plan.is_plain:

@@ -109,13 +109,13 @@ def _split_embedding(site: Site) -> None:
         return
     rows = f"{site.output.name}/rows"
     if given is not None:
-        place = site.op("Gather", [positions, given], name=rows)
+        row_ids = site.op("Gather", [positions, given], name=rows)
     else:
         # The first rows, one for each token.
         length = site.op("Shape", [ids], {"start": 1, "end": 2}, name=rows)
         zero = site.constant([0])
-        place = site.op("Slice", [positions, zero, length, zero], name=rows)
-    total = site.op("Add", [site.op("Gather", [words, ids], name=rows), place], name=rows)
+        row_ids = site.op("Slice", [positions, zero, length, zero], name=rows)
+    total = site.op("Add", [site.op("Gather", [words, ids], name=rows), row_ids], name=rows)
     if segments is not None and kinds is not None:
         total = site.op("Add", [total, site.op("Gather", [kinds, segments], name=rows)], name=rows)
     if len(outputs) > 2 and _is_read(outputs[2]):

@@ -46,7 +46,9 @@ def find_attention(model: ir.Model, shapes: Shapes) -> Iterator[Product]:
         if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
             continue
         operands = [value for value in node.inputs[:_OPERANDS] if value is not None]
-        if len(operands) < _OPERANDS or any(shapes.dtype(one) != _FLOAT for one in operands):
+        if len(operands) < _OPERANDS or any(
+            shapes.dtype(operand) != _FLOAT for operand in operands
+        ):
             continue
         query, key, _ = operands
         name = node.outputs[0].name or ""
@@ -96,7 +98,7 @@ def _signature(node: ir.Node, shapes: Shapes) -> RegionSignature | str:
         for source, made, dtype in ((read[index], narrow, _BF16), (narrow, wide, _FLOAT)):
             function.node.append(helper.make_node("Cast", [source], [made], to=int(dtype)))
         read[index] = wide
-    attributes = [ir.to_proto(one) for one in node.attributes.values()]
+    attributes = [ir.to_proto(attribute) for attribute in node.attributes.values()]
     function.node.append(helper.make_node("Attention", read, [result]))
     function.node[-1].attribute.extend(attributes)
     return RegionSignature("attention", body_text(function), tuple(specs[:-1]), (specs[-1],))

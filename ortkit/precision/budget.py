@@ -56,14 +56,14 @@ def order_of(trials: Sequence[Trial]) -> tuple[int, ...]:
 
     Errors add up like the sides of right-angled triangles, so it is squares that are weighed.
     """
-    gaining = [i for i, one in enumerate(trials) if one.saved_us is None or one.saved_us > 0]
+    gaining = [i for i, item in enumerate(trials) if item.saved_us is None or item.saved_us > 0]
     timed = [one.saved_us for one in trials if one.saved_us is not None and one.saved_us > 0]
     usual = sum(timed) / len(timed) if timed else 1.0
 
     def price(index: int) -> float:
-        one = trials[index]
-        harm = max(one.harm, _LEAST_HARM) if math.isfinite(one.harm) else math.inf
-        return harm * harm / (usual if one.saved_us is None else one.saved_us)
+        trial = trials[index]
+        harm = max(trial.harm, _LEAST_HARM) if math.isfinite(trial.harm) else math.inf
+        return harm * harm / (usual if trial.saved_us is None else trial.saved_us)
 
     return tuple(sorted(gaining, key=price))
 
@@ -122,5 +122,5 @@ def _flags(lowered: Sequence[int], count: int) -> tuple[bool, ...]:
 
 def _saved(lowered: Sequence[int], trials: Sequence[Trial]) -> float | None:
     saved = [trials[index].saved_us for index in lowered]
-    known = [one for one in saved if one is not None]
+    known = [item for item in saved if item is not None]
     return sum(known) if known or not saved else None

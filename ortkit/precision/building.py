@@ -84,7 +84,7 @@ class Builder:
 
     def again(self, node: ir.Node, inputs: Sequence[ir.Value | None], name: str) -> ir.Value:
         """Make a node with one output of float32 once more, on other inputs."""
-        attributes = {one.name: one for one in node.attributes.values()}
+        attributes = {attribute.name: attribute for attribute in node.attributes.values()}
         return self.one(node.op_type, inputs, name, attributes, domain=node.domain)
 
     def take(self) -> list[ir.Node]:

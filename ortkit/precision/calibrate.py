@@ -55,10 +55,12 @@ def _read(file: Path, model: ir.Model) -> list[Feeds]:
             raise UserError(f"input {name!r} holds NaN or infinity", where=str(file), fix=_FIX)
         if array.size == 0:
             raise UserError(f"input {name!r} is empty", where=str(file), fix=_FIX)
-    return [checked_feeds(each, model, str(file)) for each in _apart(arrays, model)]
+    return [checked_feeds(each, model, str(file)) for each in _by_sample(arrays, model)]
 
 
-def _apart(arrays: Mapping[str, np.ndarray], model: ir.Model) -> list[Mapping[str, np.ndarray]]:
+def _by_sample(
+    arrays: Mapping[str, np.ndarray], model: ir.Model
+) -> list[Mapping[str, np.ndarray]]:
     """Take samples apart where every input has a fixed batch and holds several of them."""
     counts = set()
     for value in free_inputs(model):

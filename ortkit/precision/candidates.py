@@ -73,4 +73,4 @@ class Chosen:
         if self.choice is None:
             return {}
         pairs = zip(self.measured, self.choice.flags, strict=True)
-        return {one.form.product.key: one.form for one, elapsed in pairs if elapsed}
+        return {measured.form.product.key: measured.form for measured, elapsed in pairs if elapsed}

@@ -87,7 +87,7 @@ class Chooser:
             return Chosen(notes=tuple(self.notes))
         self.progress("try fewer bits")
         measured = self._measure(model, forms)
-        trials = [Trial(one.harm, one.saved_us) for one in measured]
+        trials = [Trial(item.harm, item.saved_us) for item in measured]
         choice = choose(trials, self.asked.max_error, self._errors)
         return Chosen(tuple(measured), choice, self.ranges, smoothing, tuple(self.notes))
 
@@ -99,7 +99,7 @@ class Chooser:
     def _forms(self, model: ir.Model, products: Sequence[Product]) -> list[tuple[Form, float]]:
         """Return the best form of each product, with its own error."""
         shapes = Shapes.infer(model)
-        wanted = [one for one in products if self._fits(one, shapes)]
+        wanted = [item for item in products if self._fits(item, shapes)]
         if self.asked.precision != "bf16" and not self.data.is_random:
             sets = (self.data.calibrating or self.data.tried)[:FITTED]
             self._means = find_means(Runner(self.folder / "means", sets), model, wanted)
@@ -248,7 +248,7 @@ class Chooser:
 
     def _errors_on(self, choices: Sequence[Sequence[bool]], samples: int) -> list[float]:
         found = self.runner.with_flags(self._switched, choices, self.data.tried[:samples])
-        return [_number(error_of(self._floats[:samples], one)) for one in found]
+        return [_number(error_of(self._floats[:samples], item)) for item in found]
 
     def _miss(self, product: Product, reason: str) -> None:
         self.log.miss(PASS, describe(product.node), reason, (product.key,))

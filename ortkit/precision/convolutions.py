@@ -149,8 +149,8 @@ class Between:
             source = pool.inputs[0] if pool.op_type == "MaxPool" and not pool.domain else None
             if source is None or not _is_of_convolution(source, self.made):
                 continue
-            result, *places = pool.outputs
-            if any(value.uses() or value.is_graph_output() for value in places):
+            result, *indices = pool.outputs
+            if any(value.uses() or value.is_graph_output() for value in indices):
                 continue  # of equal numbers, others may be found first
             is_read_rounded = result in self.rounded and len(result.uses()) == 1
             if is_read_rounded and not result.is_graph_output():
@@ -194,11 +194,11 @@ def _residual(
     one, other = add.inputs
     if one is None or other is None or one is other or one.shape != other.shape:
         return None
-    places = [made.get(value, -1) if len(value.uses()) == 1 else -1 for value in (one, other)]
-    if max(places) < 0:
+    indices = [made.get(value, -1) if len(value.uses()) == 1 else -1 for value in (one, other)]
+    if max(indices) < 0:
         return None
-    if min(places) >= 0:
+    if min(indices) >= 0:
         # The kernel of the first one adds.
-        return places.index(max(places))
-    index = 1 - places.index(max(places))
+        return indices.index(max(indices))
+    index = 1 - indices.index(max(indices))
     return index if (other if index else one) in rounded else None

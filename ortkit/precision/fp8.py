@@ -73,11 +73,11 @@ class Fp8Product:
         dtype = product.weight.dtype
         assert dtype is not None
         name = f"{product.weight.name}/fp8"
-        held = [
+        constants = [
             build.constant(numbers, name),
             build.constant(factors.astype(dtype.numpy()), f"{name}/factors"),
         ]
-        wide = build.one("DequantizeLinear", held, f"{name}/wide", {"axis": 0}, dtype=dtype)
+        wide = build.one("DequantizeLinear", constants, f"{name}/wide", {"axis": 0}, dtype=dtype)
         if product.is_transposed:
             return wide
         return build.one("Transpose", [wide], f"{name}/back", {"perm": [1, 0]}, dtype=dtype)
@@ -131,13 +131,13 @@ class Fp8Lowering(CpuLowering):
         order = order_of([Trial(one.harm, one.saved_us) for one in measured])
         flags = tuple(index in order for index in range(len(measured)))
         # The harm of one alone is not measured: all round alike, and what saves least goes first.
-        kept = [Measured(one.form, one.own_error, math.nan, one.gain) for one in measured]
+        kept = [Measured(item.form, item.own_error, math.nan, item.gain) for item in measured]
         return Chosen(tuple(kept), Choice(flags, order, ()))
 
     def _worth(self, model: ir.Model) -> list[Measured]:
         """Return the products that gain, with their matrices' errors in the place of harm."""
         shapes = Shapes.infer(model)
-        products = {one.key: one for one in self._products(model, shapes, self._refused)}
+        products = {item.key: item for item in self._products(model, shapes, self._refused)}
         readers: dict[ir.Value, int] = {}
         for one in products.values():
             readers[one.x] = readers.get(one.x, 0) + 1
@@ -261,6 +261,6 @@ def _own_error(matrix: np.ndarray) -> float:
     """Return how far a matrix is off in eight bits: the norm of the difference over its norm."""
     numbers, factors = quantize_fp8(matrix)
     wide = matrix.T.astype(np.float32)
-    apart = numbers.astype(np.float32) * factors[:, None] - wide
+    difference = numbers.astype(np.float32) * factors[:, None] - wide
     size = float(np.linalg.norm(wide))
-    return float(np.linalg.norm(apart)) / size if size else 0.0
+    return float(np.linalg.norm(difference)) / size if size else 0.0

@@ -69,4 +69,4 @@ def _gains(times: NodeTimes, count: int) -> list[Gain] | None:
     found = [times.get(f"{TRIAL}/{number}") for number in range(count)]
     if any(one is None or not all(one) for one in found):
         return None
-    return [Gain(min(one[0]), min(one[1])) for one in found if one is not None]
+    return [Gain(min(item[0]), min(item[1])) for item in found if item is not None]

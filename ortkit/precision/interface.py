@@ -66,13 +66,13 @@ def retype(model: ir.Model, names: Collection[str], dtype: ir.DataType) -> None:
         names: Of inputs and outputs; an output that is an input goes with that.
         dtype: The type that they get.
     """
-    graph, taken = model.graph, names_in(model)
+    graph, used = model.graph, names_in(model)
     for value in graph.inputs:
         if value.name in names and value.dtype is not None:
-            _retype_input(graph, value, dtype, taken)
+            _retype_input(graph, value, dtype, used)
     for value in dict.fromkeys(graph.outputs):
         if value.name in names and not value.is_graph_input() and value.dtype is not None:
-            _retype_output(graph, value, dtype, taken)
+            _retype_output(graph, value, dtype, used)
 
 
 def _float_names(graph: ir.Graph) -> Iterable[tuple[str, str]]:
@@ -84,20 +84,20 @@ def _float_names(graph: ir.Graph) -> Iterable[tuple[str, str]]:
             yield "output", value.name
 
 
-def _retype_input(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, taken: set[str]) -> None:
+def _retype_input(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, used: set[str]) -> None:
     uses, was = list(value.uses()), value.dtype
     assert was is not None
     value.type = ir.TensorType(dtype)
     if not uses:
         return
-    node = _cast(value, was, taken)
+    node = _cast(value, was, used)
     for use in uses:
         use.node.replace_input_with(use.idx, node.outputs[0])
     graph.insert_before(graph[0], node)
 
 
-def _retype_output(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, taken: set[str]) -> None:
-    node = _cast(value, dtype, taken)
+def _retype_output(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, used: set[str]) -> None:
+    node = _cast(value, dtype, used)
     made = node.outputs[0]
     graph.append(node)
     for index, output in enumerate(graph.outputs):
@@ -113,10 +113,10 @@ def _retype_output(graph: ir.Graph, value: ir.Value, dtype: ir.DataType, taken: 
     made.doc_string, value.doc_string = value.doc_string, None
 
 
-def _cast(value: ir.Value, dtype: ir.DataType, taken: set[str]) -> ir.Node:
+def _cast(value: ir.Value, dtype: ir.DataType, used: set[str]) -> ir.Node:
     node = ir.node("Cast", [value], {"to": int(dtype)})
     (made,) = node.outputs
-    made.name = take_name(taken, f"{value.name}/{dtype.name.lower()}")
-    node.name = take_name(taken, f"{made.name}/Cast")
+    made.name = take_name(used, f"{value.name}/{dtype.name.lower()}")
+    node.name = take_name(used, f"{made.name}/Cast")
     made.type, made.shape = ir.TensorType(dtype), value.shape
     return node

@@ -120,11 +120,15 @@ class CpuLowering:
         if not forms:
             return
         build = Builder(model)
-        lower_products(model, build, [one for one in forms if not isinstance(one, StaticInt8)])
+        lower_products(model, build, [item for item in forms if not isinstance(item, StaticInt8)])
         keys = {form.product.key: form for form in forms if isinstance(form, StaticInt8)}
         if keys:
             again = find_products(model, Shapes.infer(model), RewriteLog())
-            static = [replace(keys[one.key], product=one) for one in again if one.key in keys]
+            static = [
+                replace(keys[product.key], product=product)
+                for product in again
+                if product.key in keys
+            ]
             lower_convolutions(model, build, static, self.chosen.ranges)
 
     @property
@@ -136,9 +140,9 @@ class CpuLowering:
     def explain(self, log: RewriteLog) -> None:
         """Let the log of a model in which nothing is lowered say why that is."""
         log.misses |= self._refused.misses
-        for one in () if self.chosen is None else self.chosen.measured:
-            product = one.form.product
-            log.miss(PASS, describe(product.node), self._reason(one), (product.key,))
+        for measured in () if self.chosen is None else self.chosen.measured:
+            product = measured.form.product
+            log.miss(PASS, describe(product.node), self._reason(measured), (product.key,))
 
     def _choose(self, model: ir.Model) -> Chosen:
         request = self.request
@@ -190,9 +194,9 @@ class CpuLowering:
         return (*find_products(model, shapes, log), *find_attention(model, shapes))
 
     def _refuse(self, product: Product, log: RewriteLog) -> None:
-        for one in () if self.chosen is None else self.chosen.measured:
-            if one.form.product.key == product.key:
-                log.miss(PASS, describe(product.node), self._reason(one), (product.key,))
+        for measured in () if self.chosen is None else self.chosen.measured:
+            if measured.form.product.key == product.key:
+                log.miss(PASS, describe(product.node), self._reason(measured), (product.key,))
 
     def _lowered(self) -> dict[str, Form]:
         """Return the forms that are taken, by the products' keys."""
@@ -284,8 +288,8 @@ class CpuLowering:
         self, runner: Runner, model: Path, libraries: tuple[Path, ...]
     ) -> list[Mapping[str, Value]]:
         is_original = model == self.original
-        place = runner.run(model, runner.sets, optimize=not is_original, libraries=libraries)
-        return [read_values(place / each.name) for each in runner.sets]
+        outputs = runner.run(model, runner.sets, optimize=not is_original, libraries=libraries)
+        return [read_values(outputs / each.name) for each in runner.sets]
 
     # ---- the report ----------------------------------------------------------------------
 
@@ -294,10 +298,12 @@ class CpuLowering:
         chosen, data = self.chosen or Chosen(), self.data
         ids = {hit.id for hit in log.hits}
         nodes = []
-        for one in chosen.measured:
-            key = one.form.product.key
-            taken = f"{PASS}:{self.request.precision}:{key}" in ids
-            nodes.append(_outcome(one, taken, "" if taken else self._reason(one)))
+        for measured in chosen.measured:
+            key = measured.form.product.key
+            is_lowered = f"{PASS}:{self.request.precision}:{key}" in ids
+            nodes.append(
+                _outcome(measured, is_lowered, "" if is_lowered else self._reason(measured))
+            )
         return PrecisionReport(
             precision=self.request.precision,
             max_error=self.max_error,
@@ -312,29 +318,29 @@ class CpuLowering:
             time=self._time,
         )
 
-    def _reason(self, one: Measured) -> str:
+    def _reason(self, measured: Measured) -> str:
         """Return why a candidate stays in float32."""
-        if one.saved_us is not None and one.saved_us <= 0:
-            return f"as {one.form.name} it is no faster, as measured"
-        if (why := self.returned.get(one.form.product.key)) is not None:
+        if measured.saved_us is not None and measured.saved_us <= 0:
+            return f"as {measured.form.name} it is no faster, as measured"
+        if (why := self.returned.get(measured.form.product.key)) is not None:
             return why
-        if self._lowered().get(one.form.product.key):
+        if self._lowered().get(measured.form.product.key):
             return DENIED
         if self._gave_up:
             return "the whole model would be slower"
         return f"returned to float32: outputs would be off by more than {self.max_error:g}"
 
 
-def _outcome(one: Measured, taken: bool, reason: str) -> NodeOutcome:
-    gain, product = one.gain, one.form.product
+def _outcome(measured: Measured, is_lowered: bool, reason: str) -> NodeOutcome:
+    gain, product = measured.gain, measured.form.product
     return NodeOutcome(
         name=product.key,
         op=product.node.op_type,
-        form=one.form.name,
-        own_error=one.own_error,
-        harm=one.harm,
+        form=measured.form.name,
+        own_error=measured.own_error,
+        harm=measured.harm,
         float_us=None if gain is None else gain.float_us,
         lowered_us=None if gain is None else gain.lowered_us,
-        lowered=taken,
+        lowered=is_lowered,
         reason=reason,
     )

@@ -83,6 +83,6 @@ def _times(events: list[dict[str, Any]], job: GainsJob) -> NodeTimes:
     times: NodeTimes = {}
     count = len(job.feeds)
     for name, runs in found.items():
-        taken_us = [elapsed for _, elapsed in sorted(runs)]
-        times[name] = [taken_us[index + count :: count] for index in range(count)]
+        elapsed_us = [elapsed for _, elapsed in sorted(runs)]
+        times[name] = [elapsed_us[index + count :: count] for index in range(count)]
     return times

@@ -72,8 +72,10 @@ def roundings_model(model: ir.Model, tried: Mapping[str, Sequence[Range]]) -> ir
         value = values[name]
         lost = []
         for limits in ranges:
-            apart = build.one("Sub", [rounded(build, value, Grid.of(limits)), value], ROUNDING)
-            lost.append(sum_of_squares(build, apart, ROUNDING))
+            difference = build.one(
+                "Sub", [rounded(build, value, Grid.of(limits)), value], ROUNDING
+            )
+            lost.append(sum_of_squares(build, difference, ROUNDING))
         outputs.append(build.one("Concat", lost, f"{ROUNDING}/{number}", {"axis": 0}))
         producer = value.producer()
         if producer is None:

@@ -62,7 +62,7 @@ class PrecisionReport:
     @property
     def error(self) -> float | None:
         """The error of the worst output; None if it was not measured."""
-        return max((one.error for one in self.outputs), default=None)
+        return max((output.error for output in self.outputs), default=None)
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as JSON's types; what is infinite or no number comes as None."""
@@ -77,7 +77,7 @@ class PrecisionReport:
             "samples": self.samples,
             "smoothed": self.smoothed,
             "time": None if self.time is None else asdict(self.time),
-            "outputs": [one.to_json() for one in self.outputs],
+            "outputs": [output.to_json() for output in self.outputs],
             "nodes": [_finite(asdict(node)) for node in self.nodes],
             "curve": [_finite(asdict(point)) for point in self.curve],
             "notes": list(self.notes),

@@ -45,9 +45,9 @@ def rounding_model(model: ir.Model, half: ir.DataType) -> ir.Model:
                 _round(graph, node, value, half, names)
         if _casts_to(node, half):
             node.attributes["to"] = ir.AttrInt64("to", int(_FLOAT))
-        held = node.attributes.get("value")
-        if node.op_type == "Constant" and held is not None and held.as_tensor().dtype == half:
-            array = held.as_tensor().numpy().astype(np.float32)
+        tensor = node.attributes.get("value")
+        if node.op_type == "Constant" and tensor is not None and tensor.as_tensor().dtype == half:
+            array = tensor.as_tensor().numpy().astype(np.float32)
             node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array))
     return copy
 

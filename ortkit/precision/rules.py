@@ -91,4 +91,8 @@ def _fixed(op_type: str, opset: int) -> frozenset[int]:
         schema = onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
         return frozenset()
-    return frozenset(i for i, one in enumerate(schema.inputs) if one.type_str == "tensor(float)")
+    return frozenset(
+        i
+        for i, formal_parameter in enumerate(schema.inputs)
+        if formal_parameter.type_str == "tensor(float)"
+    )

@@ -83,7 +83,7 @@ def factors(group: Group, largest: np.ndarray, strength: float) -> np.ndarray | 
     usual = float(np.median(largest))
     if usual <= 0 or float(largest.max()) < OUTLIER * usual:
         return None
-    weights = np.max([np.abs(one.array()).max(axis=1) for one in group.products], axis=0)
+    weights = np.max([np.abs(product.array()).max(axis=1) for product in group.products], axis=0)
     found = np.power(np.maximum(largest, _SMALL * usual), strength)
     found /= np.power(np.maximum(weights, _SMALL * float(weights.max() or 1.0)), 1 - strength)
     found /= np.exp(np.log(found).mean())

@@ -54,7 +54,7 @@ def _errors(runner: Runner, model: ir.Model, keys: Container[str]) -> dict[str, 
     """Return the squared errors of 8-bit products behind norms, summed for each norm."""
     products = find_products(model, Shapes.infer(model), RewriteLog())
     groups = [group for group in find_groups(model, products) if group.key in keys]
-    forms = [(group.key, DynamicInt8(one)) for group in groups for one in group.products]
+    forms = [(group.key, DynamicInt8(product)) for group in groups for product in group.products]
     errors = runner.errors(model, [form for _, form in forms])
     found = dict.fromkeys((group.key for group in groups), 0.0)
     for (key, _), error in zip(forms, errors, strict=True):

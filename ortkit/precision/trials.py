@@ -76,8 +76,8 @@ def errors_model(model: ir.Model, forms: Sequence[Form]) -> ir.Model:
         product = found[form.product.key]
         tried = _placed(form, product).emit(build)
         value = product.last.outputs[0]
-        apart = build.one("Sub", [tried, value], f"{ERRORS}/difference")
-        sums = [sum_of_squares(build, each, ERRORS) for each in (apart, value)]
+        difference = build.one("Sub", [tried, value], f"{ERRORS}/difference")
+        sums = [sum_of_squares(build, each, ERRORS) for each in (difference, value)]
         outputs.append(build.one("Concat", sums, f"{ERRORS}/{number}", {"axis": 0}))
         _add(copy, product, build)
     return giving(copy, outputs)

@@ -79,8 +79,8 @@ def by_blocks(weight: np.ndarray, block: int, bits: int = 4) -> Blocks:
     parts = padded.reshape(columns, count, block)
     half = 2 ** (bits - 1)
     # The number that is largest in magnitude becomes -half, which has no positive twin.
-    place = np.abs(parts).argmax(axis=2)[..., None]
-    extreme = np.take_along_axis(parts, place, axis=2)
+    index = np.abs(parts).argmax(axis=2)[..., None]
+    extreme = np.take_along_axis(parts, index, axis=2)
     best = np.full((columns, count, 1), np.inf, np.float32)
     scales = np.ones((columns, count, 1), np.float32)
     numbers = np.zeros(parts.shape, np.int8)

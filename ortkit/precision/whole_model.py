@@ -46,7 +46,9 @@ def time_whole(
     """
     values = read_values(feeds)
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    if len(arrays) < len(values) or any(one.dtype.kind not in "fiub" for one in arrays.values()):
+    if len(arrays) < len(values) or any(
+        array.dtype.kind not in "fiub" for array in arrays.values()
+    ):
         return "an input is of a type that an npz file cannot hold"
     folder.mkdir(parents=True, exist_ok=True)
     write_npz(folder / "feeds.npz", arrays)
@@ -57,7 +59,7 @@ def time_whole(
     if isinstance(found, NotTimed):
         return found.reason
     times = [1e3 * statistics.median(rounds) for rounds in found.seconds]
-    apart = speedup(found.seconds[1], found.seconds[0])
+    gain = speedup(found.seconds[1], found.seconds[0])
     is_much = times[0] <= (1 - _MUCH) * times[1]
-    is_faster = apart.direction == "faster" or (apart.direction != "slower" and is_much)
-    return WholeTime(times[1], times[0], apart.direction == "slower", is_faster)
+    is_faster = gain.direction == "faster" or (gain.direction != "slower" and is_much)
+    return WholeTime(times[1], times[0], gain.direction == "slower", is_faster)

@@ -34,7 +34,7 @@ class AttributeReader:
         slots = self._slots
         handles = slots.many(slots.Node_GetNumAttributes, slots.Node_GetAttributes, node)
         found = (self._attribute(handle) for handle in handles if handle is not None)
-        return [one for one in found if one is not None]
+        return [attribute for attribute in found if attribute is not None]
 
     def _attribute(self, handle: int) -> ir.Attr | None:
         slots = self._slots

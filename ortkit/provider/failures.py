@@ -23,7 +23,7 @@ def describe(error: BaseException, where: str) -> str:
     prefix = f"{where}: " if where else ""
     if isinstance(error, OrtkitError) and _is_ours(error):
         return f"{prefix}{text}"
-    return f"{prefix}{said}{_place(error)}"
+    return f"{prefix}{said}{_location(error)}"
 
 
 def _is_ours(error: OrtkitError) -> bool:
@@ -32,7 +32,7 @@ def _is_ours(error: OrtkitError) -> bool:
     return bool(frames) and Path(frames[-1].filename).parent == _HERE
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     """Return the innermost frame outside this package and, where that differs, outside others."""
     frames = [
         frame

@@ -117,7 +117,7 @@ def _check_order(
             waiting[following] -= 1
             if not waiting[following]:
                 ready.append(following)
-    stuck = [one for one in waiting if one < count and isinstance(claims[one], Group)]
+    stuck = [item for item in waiting if item < count and isinstance(claims[item], Group)]
     if waiting:
         raise UserError(_cycle(claims, unit, after, waiting, stuck))
 
@@ -135,17 +135,17 @@ def _cycle(
         if path is None:
             continue
         nodes: dict[int, ir.Node] = {}
-        for node, one in unit.items():
-            nodes.setdefault(one, node)
-        through = ", ".join(label(nodes[one]) for one in path[:_SHOWN])
+        for node, number in unit.items():
+            nodes.setdefault(number, node)
+        through = ", ".join(label(nodes[item]) for item in path[:_SHOWN])
         more = f" and {len(path) - _SHOWN} more" if len(path) > _SHOWN else ""
         claim = claims[group]
         assert isinstance(claim, Group)
-        held = ", ".join(label(node) for node in claim.nodes[:_SHOWN])
+        labels = ", ".join(label(node) for node in claim.nodes[:_SHOWN])
         rest = f" and {len(claim.nodes) - _SHOWN} more" if len(claim.nodes) > _SHOWN else ""
         return (
             f"get_capability claims a group that waits for itself: what it makes comes back "
-            f"through {through}{more} (the group: {held}{rest})"
+            f"through {through}{more} (the group: {labels}{rest})"
         )
     return "get_capability claims groups that wait for each other"
 
@@ -157,15 +157,15 @@ def _way_back(
     came: dict[int, int] = {}
     queue = deque([start])
     while queue:
-        one = queue.popleft()
-        for following in sorted(after.get(one, ())):
+        number = queue.popleft()
+        for following in sorted(after.get(number, ())):
             if following == start:
                 path: list[int] = []
-                while one != start:
-                    path.append(one)
-                    one = came[one]
+                while number != start:
+                    path.append(number)
+                    number = came[number]
                 return path[::-1]
             if following in waiting and following not in came:
-                came[following] = one
+                came[following] = number
                 queue.append(following)
     return None

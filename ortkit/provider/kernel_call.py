@@ -60,11 +60,11 @@ class KernelCall:
         try:
             yield
         finally:
-            held = entries(arguments or {})
+            pairs = entries(arguments or {})
             library().ortkit_provider_add_event(
                 self._address,
                 name.encode("utf-8", "replace"),
                 begin,
                 library().ortkit_provider_now(),
-                ctypes.byref(held),
+                ctypes.byref(pairs),
             )

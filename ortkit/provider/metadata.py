@@ -51,10 +51,10 @@ def _text(
 ) -> str:
     found = c_void_p()
     slots.check(function(arguments[0], allocator, *arguments[1:], ctypes.byref(found)))
-    return _taken(slots, allocator, found.value)
+    return _owned(slots, allocator, found.value)
 
 
-def _taken(slots: Slots, allocator: c_void_p, address: int | None) -> str:
+def _owned(slots: Slots, allocator: c_void_p, address: int | None) -> str:
     """Return a text that ONNX Runtime allocated, and give its memory back."""
     if address is None:
         return ""
@@ -69,7 +69,7 @@ def _properties(slots: Slots, allocator: c_void_p, handle: int) -> dict[str, str
     slots.check(function(handle, allocator, ctypes.byref(keys), ctypes.byref(count)))
     if not keys:
         return {}
-    names = [_taken(slots, allocator, keys[index]) for index in range(count.value)]
+    names = [_owned(slots, allocator, keys[index]) for index in range(count.value)]
     slots.check(slots.AllocatorFree(allocator, keys))
     lookup = slots.ModelMetadataLookupCustomMetadataMap
     return {

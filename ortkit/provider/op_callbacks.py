@@ -43,7 +43,7 @@ class OpCallbacks:
     def _entry(self, entry: OpEntry) -> bridge.KernelEntry:
         constraints = (bridge.TypeConstraint * len(entry.types))(
             *(
-                bridge.TypeConstraint(name.encode(), *_array([int(one) for one in types]))
+                bridge.TypeConstraint(name.encode(), *_array([int(type_) for type_ in types]))
                 for name, types in entry.types.items()
             )
         )

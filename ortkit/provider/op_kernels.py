@@ -99,9 +99,11 @@ def _schemas(domain: str, op_type: str, first: int, last: int) -> list[object]:
         for schema in onnx.defs.get_all_schemas_with_history()
         if schema.domain == domain and schema.name == op_type
     ]
-    found = [one for one in known if first <= one.since_version <= last]
+    found = [op_schema for op_schema in known if first <= op_schema.since_version <= last]
     if known and not found:
-        versions = ", ".join(str(number) for number in sorted(one.since_version for one in known))
+        versions = ", ".join(
+            str(number) for number in sorted(item.since_version for item in known)
+        )
         raise UserError(f"{op_type} has no version {first}", fix=f"its versions: {versions}")
     if not known and domain in ("", "ai.onnx.ml"):
         raise UserError(f"ONNX has no operator {op_type!r} in the domain {domain!r}")
@@ -116,14 +118,14 @@ def _types(
     for schema in schemas:
         for constraint in schema.type_constraints:  # type: ignore[attr-defined]
             allowed = [_tensor_type(text) for text in constraint.allowed_type_strs]
-            types = tuple(one for one in allowed if one is not None)
+            types = tuple(item for item in allowed if item is not None)
             name = constraint.type_param_str
             found[name] = tuple(dict.fromkeys((*found.get(name, ()), *types)))
     for name, chosen in kernel.types.items():
         if schemas and name not in found:
             known = ", ".join(found) or "none"
             raise UserError(f"{op_type} has no type parameter {name!r}", fix=f"it has {known}")
-        found[name] = tuple(ir.DataType(one) for one in chosen)
+        found[name] = tuple(ir.DataType(data_type) for data_type in chosen)
     return found
 
 

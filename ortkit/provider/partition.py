@@ -34,7 +34,7 @@ def partition(nodes: Sequence[ir.Node], takes: Callable[[ir.Node], bool]) -> lis
         nodes: Of one graph, in topological order.
         takes: Which of them.
     """
-    is_taken = {node: bool(takes(node)) for node in nodes}
+    is_claimed = {node: bool(takes(node)) for node in nodes}
     phase: dict[ir.Node, int] = {}
     group_of: dict[ir.Node, ir.Node] = {}
 
@@ -46,13 +46,13 @@ def partition(nodes: Sequence[ir.Node], takes: Callable[[ir.Node], bool]) -> lis
 
     for node in nodes:
         before = [producer for producer in producers(node) if producer in phase]
-        own = is_taken[node]
-        phase[node] = max((phase[one] + (is_taken[one] != own) for one in before), default=0)
+        own = is_claimed[node]
+        phase[node] = max((phase[item] + (is_claimed[item] != own) for item in before), default=0)
         if not own:
             continue
         group_of[node] = node
         for one in before:
-            if is_taken[one] and phase[one] == phase[node]:
+            if is_claimed[one] and phase[one] == phase[node]:
                 group_of[first(one)] = first(node)
     groups: dict[ir.Node, list[ir.Node]] = {}
     for node in group_of:

@@ -234,15 +234,16 @@ class PythonKernel:
                 raise UserError(f"it returned {len(arrays)} arrays, the node has {count} outputs")
             return arrays[:count]
         if len(arrays) != len(self._expected):
-            names = ", ".join(repr(one.name) for one in self._expected)
+            names = ", ".join(repr(item.name) for item in self._expected)
             raise UserError(
                 f"it returned {len(arrays)} arrays, expected {len(self._expected)} ({names})"
             )
-        for array, one in zip(arrays, self._expected, strict=True):
-            if one.dims is not None and not _fits(array.shape, one.dims):
-                shape = ", ".join("?" if dim is None else str(dim) for dim in one.dims)
+        for array, expected in zip(arrays, self._expected, strict=True):
+            if expected.dims is not None and not _fits(array.shape, expected.dims):
+                shape = ", ".join("?" if dim is None else str(dim) for dim in expected.dims)
                 raise UserError(
-                    f"it returned shape {list(array.shape)} for {one.name!r}, expected [{shape}]"
+                    f"it returned shape {list(array.shape)} for {expected.name!r}, "
+                    f"expected [{shape}]"
                 )
         return arrays
 

@@ -92,12 +92,12 @@ class SessionCallbacks:
         setattr(definition, name, self._keep(kind(guarded(inner, method))))
 
     def _create(self, _user: int, session: Any, ep: Any, _error: int) -> None:
-        told = session.contents
+        contents = session.contents
         info = SessionInfo(
-            options=told.options.as_dict(),
-            config=told.config.as_dict(),
-            devices=tuple(told.devices[: told.device_count]),
-            logger=Logger(told.api, told.logger),
+            options=contents.options.as_dict(),
+            config=contents.config.as_dict(),
+            devices=tuple(contents.devices[: contents.device_count]),
+            logger=Logger(contents.api, contents.logger),
         )
         number = next(self._numbers)
         self._sessions[number] = self._provider.for_session(info)
@@ -116,8 +116,8 @@ class SessionCallbacks:
             provider.session.logger.close()
 
     def _claim(self, _user: int, ep: int, graph: Any, groups: int, error: int) -> None:
-        provider, told = self._sessions[ep], graph.contents
-        view = read_graph(Slots(told.api), told.graph)
+        provider, contents = self._sessions[ep], graph.contents
+        view = read_graph(Slots(contents.api), contents.graph)
         if view.parent_op in _WRITTEN_OUT:
             return
         try:
@@ -145,8 +145,8 @@ class SessionCallbacks:
         nodes = [view.handles[node] for node in claim.nodes]
         native.add_group(groups, nodes, drop_constant_initializers=drop, error=error)
 
-    def _compile(self, _user: int, ep: int, told: Any, kernels: int, error: int) -> None:
-        provider, request = self._sessions[ep], told.contents
+    def _compile(self, _user: int, ep: int, contents: Any, kernels: int, error: int) -> None:
+        provider, request = self._sessions[ep], contents.contents
         slots = Slots(request.api)
         for index in range(request.count):
             view = read_fused_graph(slots, request.graphs[index], request.nodes[index])

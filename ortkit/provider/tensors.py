@@ -17,7 +17,11 @@ from ortkit.provider.slots import Slots, integers
 
 #: ONNXTensorElementDataType numbers the last ones differently from onnx.TensorProto.
 _ELEMENT_TYPES = {
-    **{int(one): one for one in ir.DataType if one <= ir.DataType.FLOAT4E2M1},
+    **{
+        int(data_type): data_type
+        for data_type in ir.DataType
+        if data_type <= ir.DataType.FLOAT4E2M1
+    },
     24: ir.DataType.UINT2,
     25: ir.DataType.INT2,
     26: ir.DataType.FLOAT8E8M0,
@@ -226,13 +230,19 @@ class TypeReader:
         slots = self._slots
         kind = slots.number(slots.GetOnnxTypeFromTypeInfo, type_info)
         if kind == _SEQUENCE:
-            held = slots.pointer(slots.CastTypeInfoToSequenceTypeInfo, type_info)
-            inner = slots.pointer(slots.GetSequenceElementType, held) if held else None
+            element_info = slots.pointer(slots.CastTypeInfoToSequenceTypeInfo, type_info)
+            inner = (
+                slots.pointer(slots.GetSequenceElementType, element_info) if element_info else None
+            )
             element = self._owned(inner)
             return ir.SequenceType(element) if element is not None else None
         if kind == _OPTIONAL:
-            held = slots.pointer(slots.CastTypeInfoToOptionalTypeInfo, type_info)
-            inner = slots.pointer(slots.GetOptionalContainedTypeInfo, held) if held else None
+            element_info = slots.pointer(slots.CastTypeInfoToOptionalTypeInfo, type_info)
+            inner = (
+                slots.pointer(slots.GetOptionalContainedTypeInfo, element_info)
+                if element_info
+                else None
+            )
             element = self._owned(inner)
             return ir.OptionalType(element) if element is not None else None
         return None

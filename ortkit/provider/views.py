@@ -71,8 +71,8 @@ def array_at(address: int, spec: TensorSpec) -> Array:
 
 def memory_array(address: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return an array over memory that holds at least one byte."""
-    held: Any = _bytes(math.prod(shape) * dtype.itemsize).from_address(address)
-    return np.ndarray(shape, dtype, held)
+    buffer: Any = _bytes(math.prod(shape) * dtype.itemsize).from_address(address)
+    return np.ndarray(shape, dtype, buffer)
 
 
 def read_only(array: Array) -> Array:
@@ -129,9 +129,9 @@ def pack(array: Array, bits: int) -> npt.NDArray[np.uint8]:
 
 
 def _write_strings(slots: Slots, value: int, array: Array) -> None:
-    texts = [_encoded(one) for one in array.reshape(-1).tolist()]
-    held = (c_char_p * len(texts))(*texts)
-    slots.check(slots.FillStringTensor(value, ctypes.cast(held, c_void_p), c_size_t(len(texts))))
+    texts = [_encoded(item) for item in array.reshape(-1).tolist()]
+    buffer = (c_char_p * len(texts))(*texts)
+    slots.check(slots.FillStringTensor(value, ctypes.cast(buffer, c_void_p), c_size_t(len(texts))))
 
 
 def _encoded(text: object) -> bytes:

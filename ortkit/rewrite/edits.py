@@ -85,14 +85,14 @@ class Removed(Edit):
     Args:
         node: The node.
         order: The nodes of its graph before the transaction first removed one.
-        place: Of the node in `order`.
+        position: Of the node in `order`.
         inputs: What it and the nodes in its subgraphs read.
     """
 
     node: ir.Node
     graph: ir.Graph
     order: Sequence[ir.Node]
-    place: int
+    position: int
     inputs: tuple[tuple[ir.Node, Inputs], ...]
 
     def refusal(self, transaction: Journal) -> Refused | None:
@@ -101,7 +101,7 @@ class Removed(Edit):
         return Refused("what a node that it removed has read is gone")
 
     def undo(self, transaction: Journal) -> None:
-        earlier = reversed(self.order[: self.place])
+        earlier = reversed(self.order[: self.position])
         before = next((node for node in earlier if node.graph is self.graph), None)
         if before is not None:
             self.graph.insert_after(before, self.node)
@@ -124,9 +124,9 @@ class InputsSet(Edit):
     @property
     def changed(self) -> tuple[int, ...]:
         """The inputs that differ."""
-        places = range(max(len(self.before), len(self.after)))
+        indices = range(max(len(self.before), len(self.after)))
         return tuple(
-            each for each in places if self.before[each : each + 1] != self.after[each : each + 1]
+            each for each in indices if self.before[each : each + 1] != self.after[each : each + 1]
         )
 
     def refusal(self, transaction: Journal) -> Refused | None:
@@ -181,9 +181,9 @@ class Replaced(Edit):
         for use in self.new.uses() if is_inserted else ():
             if use.node not in transaction.inserted and use not in self.others:
                 use.node.replace_input_with(use.idx, self.old)
-        for graph, place in self.outputs:
-            if graph.outputs[place] is self.new:
-                graph.outputs[place] = self.old
+        for graph, position in self.outputs:
+            if graph.outputs[position] is self.new:
+                graph.outputs[position] = self.old
         self.old.meta.pop(REPLACED_BY, None)
 
 

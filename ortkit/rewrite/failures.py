@@ -50,7 +50,7 @@ class PassError(InternalError):
     def of(error: Exception, name: str, node: str = "") -> PassError:
         """Return the failure of the pass `name`, which raised `error` at `node`."""
         message = " ".join(str(error).split())
-        return PassError(FailedPass(name, type(error).__name__, message, node, _place(error)))
+        return PassError(FailedPass(name, type(error).__name__, message, node, _location(error)))
 
 
 #: Exceptions that no pass is to blame for: the machine's, the user's, and those blamed already.
@@ -69,13 +69,13 @@ def blamed(name: str, let_pass: tuple[type[Exception], ...] = ()) -> Iterator[No
         raise PassError.of(error, name) from error
 
 
-def _place(error: Exception) -> str:
+def _location(error: Exception) -> str:
     """Return file and line of the innermost frame of ortkit that `error` passed through."""
-    place = ""
+    location = ""
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename)
         if path.is_relative_to(_ROOT):
-            place = f"{path.relative_to(_ROOT).as_posix()}:{frame.lineno}"
-        elif not place:
-            place = f"{path.name}:{frame.lineno}"
-    return place
+            location = f"{path.relative_to(_ROOT).as_posix()}:{frame.lineno}"
+        elif not location:
+            location = f"{path.name}:{frame.lineno}"
+    return location

@@ -58,11 +58,13 @@ class Pipeline:
     @property
     def text(self) -> str:
         """The form that `parse_pipeline` reads back."""
-        return ",".join(one.text for one in self.passes)
+        return ",".join(pass_.text for pass_ in self.passes)
 
     def without(self, names: Container[str]) -> Pipeline:
         """Return this pipeline with the passes of these names left out."""
-        return replace(self, passes=tuple(one for one in self.passes if one.name not in names))
+        return replace(
+            self, passes=tuple(pass_ for pass_ in self.passes if pass_.name not in names)
+        )
 
     def run(
         self,
@@ -117,8 +119,8 @@ class Pipeline:
             result.settled = all(at == len(log.hits) for at in settled_at)
             if not result.settled:
                 continue
-            told = any(scope.shapes.was_told for scope in result.scopes)
-            if len(log.hits) == inferred_at or not told:
+            has_reported_any = any(scope.shapes.has_reported for scope in result.scopes)
+            if len(log.hits) == inferred_at or not has_reported_any:
                 break
             # What was derived before it was known may be plain when it is derived again.
             inferred_at = len(log.hits)
@@ -169,7 +171,7 @@ def _groups(passes: Sequence[Pass], *, shared: bool) -> Iterator[tuple[Pass, ...
         if is_node_pass and shared:
             yield tuple(run)
         else:
-            yield from ((one,) for one in run)
+            yield from ((item,) for item in run)
 
 
 def _run_group(
@@ -192,7 +194,7 @@ def _run_group(
             else:
                 sweep(scope, [one for one in group if isinstance(one, NodePass)])
     return Step(
-        tuple(one.name for one in group),
+        tuple(item.name for item in group),
         round_number,
         len(log.hits) - hits,
         len(result.model.graph),

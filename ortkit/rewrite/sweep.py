@@ -33,13 +33,13 @@ def sweep(scope: Scope, passes: Sequence[NodePass]) -> None:
         if node.graph is None:
             continue
         before = len(scope.log.hits)
-        for one in table.get((node.domain, node.op_type), anywhere):
+        for node_pass in table.get((node.domain, node.op_type), anywhere):
             try:
-                one.rewrite(Site(scope, node, one.name))
+                node_pass.rewrite(Site(scope, node, node_pass.name))
             except NOT_OF_A_PASS:
                 raise
             except Exception as error:
-                raise PassError.of(error, one.name, describe(node)) from error
+                raise PassError.of(error, node_pass.name, describe(node)) from error
             if len(scope.log.hits) > before:
                 break
         if len(scope.log.hits) > before and node.graph is not None:
@@ -55,7 +55,7 @@ def sweep(scope: Scope, passes: Sequence[NodePass]) -> None:
 
 def _unsettled(scope: Scope, passes: Sequence[NodePass]) -> PassError:
     """Blame the latest of these passes for a worklist that never gets empty."""
-    names = {one.name for one in passes}
+    names = {pass_.name for pass_ in passes}
     last = next(hit for hit in reversed(scope.log.hits) if hit.pass_name in names)
     message = f"the passes do not settle; last: {last.id}"
     return PassError(FailedPass(last.pass_name, "InternalError", message, last.node, "sweep.py"))
@@ -65,12 +65,12 @@ def _by_op(
     passes: Sequence[NodePass],
 ) -> tuple[dict[tuple[str, str], list[NodePass]], list[NodePass]]:
     """Return the passes for each (domain, op type), in order, and those for all others."""
-    anywhere = [one for one in passes if "*" in one.ops]
-    named = {op for one in passes for op in one.ops if op != "*"}
+    anywhere = [pass_ for pass_ in passes if "*" in pass_.ops]
+    named = {op for node_pass in passes for op in node_pass.ops if op != "*"}
     table: dict[tuple[str, str], list[NodePass]] = {}
     for op in named:
         domain, _, op_type = op.rpartition("::")
-        table[domain, op_type] = [one for one in passes if op in one.ops or "*" in one.ops]
+        table[domain, op_type] = [item for item in passes if op in item.ops or "*" in item.ops]
     return table, anywhere
 
 

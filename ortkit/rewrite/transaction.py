@@ -65,7 +65,7 @@ class Transaction:
         elif isinstance(edit, InputsSet):
             after = dict(enumerate(edit.after))
             inputs = self._set.setdefault(edit.node, {})
-            inputs.update((place, after.get(place)) for place in edit.changed)
+            inputs.update((index, after.get(index)) for index in edit.changed)
 
     def removal(self, node: ir.Node, inputs: tuple[tuple[ir.Node, Inputs], ...]) -> Removed:
         """Return the edit of a node that is about to be removed."""
@@ -74,8 +74,8 @@ class Transaction:
         if graph not in self._orders:
             nodes = list(graph)
             self._orders[graph] = nodes, {each: index for index, each in enumerate(nodes)}
-        order, places = self._orders[graph]
-        return Removed(node, graph, order, places.get(node, len(order)), inputs)
+        order, indices = self._orders[graph]
+        return Removed(node, graph, order, indices.get(node, len(order)), inputs)
 
     def close(self, replacements: int) -> None:
         """End it: what its scope does from now on is none of it.
@@ -112,7 +112,7 @@ class Transaction:
     def is_last_to_set(self, node: ir.Node) -> bool:
         """Say whether a node reads what it let it read."""
         inputs = dict(enumerate(node.inputs))
-        return all(inputs.get(place) is value for place, value in self._set[node].items())
+        return all(inputs.get(index) is value for index, value in self._set[node].items())
 
     def can_read(self, value: ir.Value | None) -> bool:
         """Say whether a value, or what stands for it, is there or would be there again."""

@@ -150,7 +150,7 @@ def given_output(
     """
     where = f"output {spec.name!r}"
     if not isinstance(target, np.ndarray):
-        value = _taken_over(ort, target, where)
+        value = _adopted(ort, target, where)
         if device_of(value) not in (HOST, devices.computes):
             raise UserError(f"is on {device_of(value)}, the session is not", where=where)
         if value.data_type() != spec.type:
@@ -163,7 +163,7 @@ def given_output(
     return target
 
 
-def _taken_over(ort: ModuleType, target: object, where: str) -> Any:
+def _adopted(ort: ModuleType, target: object, where: str) -> Any:
     if isinstance(target, ort.OrtValue):
         return target
     if not hasattr(target, "__dlpack__"):

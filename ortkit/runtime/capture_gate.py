@@ -54,12 +54,12 @@ class CaptureGate:
     def alone(self) -> Iterator[None]:
         """Wait until nobody uses the device, and keep others away; not from within a block."""
         with self._captures:
-            taken, self._is_wanted = 0, True
+            attempts, self._is_wanted = 0, True
             try:
                 # Those who come later get no token until all are back.
-                while taken < _MOST_USERS:
+                while attempts < _MOST_USERS:
                     self._tokens.get()
-                    taken += 1
+                    attempts += 1
                 self._mine.depth += 1
                 try:
                     yield
@@ -67,7 +67,7 @@ class CaptureGate:
                     self._mine.depth -= 1
             finally:
                 self._is_wanted = False
-                for _ in range(taken):
+                for _ in range(attempts):
                     self._tokens.put(None)
 
 

@@ -141,8 +141,8 @@ class FeedReader:
         if not isinstance(value, list | tuple):
             raise self._error(f"input {spec.name!r} is {type(value).__name__}, no list")
         return [
-            self._value(dataclasses.replace(element, name=f"{spec.name}[{index}]"), one, cast)
-            for index, one in enumerate(value)
+            self._value(dataclasses.replace(element, name=f"{spec.name}[{index}]"), item, cast)
+            for index, item in enumerate(value)
         ]
 
     def _converted(self, spec: TensorSpec, value: object) -> object:
@@ -167,14 +167,14 @@ class FeedReader:
             except (BufferError, RuntimeError, TypeError):  # bfloat16 and the like
                 pass
         try:
-            taken = shared(self.ort, value)
+            array = shared(self.ort, value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(
                 f"cannot be taken over: {_first_line(error)}", where=f"input {spec.name!r}"
             ) from error
-        if taken.data_type() != spec.type:
-            raise self._error(f"input {spec.name!r} is {taken.data_type()}")
-        return taken
+        if array.data_type() != spec.type:
+            raise self._error(f"input {spec.name!r} is {array.data_type()}")
+        return array
 
     def _check_device(self, spec: TensorSpec, value: object) -> None:
         # ONNX Runtime 1.31 reads such an address as one of the host's, and the process ends.
@@ -283,7 +283,7 @@ def _is_list(given: object) -> bool:
 
 def _is_list_of_arrays(given: object) -> bool:
     return isinstance(given, list | tuple) and any(
-        hasattr(one, "__dlpack__") or hasattr(one, "__array__") for one in given
+        hasattr(item, "__dlpack__") or hasattr(item, "__array__") for item in given
     )
 
 

@@ -75,7 +75,7 @@ def load(
     source = loadable(model, scratch)
     providers = resolve(settings.target, ort, fallback=settings.fallback)
     wanted = _with_graphs(providers.wanted) if settings.cuda_graph else providers.wanted
-    wanted = tuple(advised(one, source.header.metadata) for one in wanted)
+    wanted = tuple(advised(item, source.header.metadata) for item in wanted)
     if settings.cuda_graph and wanted[0].name != CUDA:
         raise UserError("needs the CUDA provider", where="cuda_graph", fix="target='cuda'")
     notes = list(providers.notes)
@@ -93,7 +93,7 @@ def load(
     if failures is not None:
         failures.belong_to(session)
     got = tuple(session.get_providers())
-    lost = [one.name for one in wanted if one.name not in got]
+    lost = [provider.name for provider in wanted if provider.name not in got]
     if lost:
         problem = f"{', '.join(lost)} could not be used{': ' + said if said else ''}"
         if not settings.fallback:
@@ -136,7 +136,7 @@ def _create(source: Loadable, options: Any, wanted: tuple[Provider, ...], ort: M
             session = ort.InferenceSession(
                 content,
                 options,
-                providers=[(one.name, dict(one.options)) for one in wanted],
+                providers=[(provider.name, dict(provider.options)) for provider in wanted],
                 enable_fallback=0,
             )
     except Exception as error:
@@ -150,25 +150,25 @@ def _create(source: Loadable, options: Any, wanted: tuple[Provider, ...], ort: M
 def _placement_notes(session: Any, providers: tuple[str, ...], *, fallback: bool) -> list[str]:
     """Say where nodes went if the provider most wanted did not take all of them."""
     try:
-        placed = read_placement(session)
+        placement = read_placement(session)
     except UserError as error:
         return [error.problem]
     first = providers[0]
-    elsewhere = sorted({one.op for one in placed if one.provider != first})
+    elsewhere = sorted({item.op for item in placement if item.provider != first})
     if not elsewhere:
         return []
-    if all(one.provider == CPU for one in placed) and not fallback:
+    if all(one.provider == CPU for one in placement) and not fallback:
         raise UserError(
             f"{first} takes none of the model's nodes", fix="target='cpu', or fallback=True"
         )
     named = ", ".join(elsewhere[:6]) + (", ..." if len(elsewhere) > 6 else "")
-    return [f"nodes by provider: {providers_text(placed)}; not on {short_name(first)}: {named}"]
+    return [f"nodes by provider: {providers_text(placement)}; not on {short_name(first)}: {named}"]
 
 
 def _with_graphs(wanted: tuple[Provider, ...]) -> tuple[Provider, ...]:
     return tuple(
-        replace(one, options={**one.options, "enable_cuda_graph": "1"})
-        if one.name == CUDA
-        else one
-        for one in wanted
+        replace(provider, options={**provider.options, "enable_cuda_graph": "1"})
+        if provider.name == CUDA
+        else provider
+        for provider in wanted
     )

@@ -68,9 +68,9 @@ def packed_model(source: Loadable, folder: Callable[[], Path]) -> PackedModel | 
     cut = _Cut.of(open_model(source.content), values) if values else None
     if cut is None:
         return None
-    place = folder()
+    parent = folder()
     found = PackedModel(
-        place / "tokens.onnx", place / "chooser.onnx", cut.indices, _names(cut.kept),
+        position / "tokens.onnx", position / "chooser.onnx", cut.indices, _names(cut.kept),
         _names(cut.passed), cut.zero.name or "",
     )  # fmt: skip
     save_model(cut.chooser(), found.chooser)
@@ -143,7 +143,7 @@ class _Cut:
         return made
 
     def rest(self) -> ir.Model:
-        """Return the model with inputs in the place of what comes before; it is changed."""
+        """Return the model with inputs in the position of what comes before; it is changed."""
         graph = self.model.graph
         for value in (*self.found, *self.passed):
             shape = ir.Shape([1, None]) if value in self.found else value.shape

@@ -41,7 +41,7 @@ def read_placement(session: Any) -> tuple[Placed, ...]:
 
 def providers_text(placed: Iterable[Placed]) -> str:
     """Return `cuda 120 nodes, cpu 3 nodes (Shape, Gather)`: ops where they are few."""
-    counts = Counter(one.provider for one in placed)
+    counts = Counter(item.provider for item in placed)
     return ", ".join(
         f"{short_name(provider)} {count} node{'s' if count != 1 else ''}"
         for provider, count in counts.most_common()

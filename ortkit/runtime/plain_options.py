@@ -55,7 +55,7 @@ def session_options(
     options = ort.SessionOptions()
     _set(options, onnxruntime_options, ort)
     wanted = resolve(target, ort, fallback=False).wanted
-    options.add_session_config_entry(*target_entry([one.name for one in wanted]))
+    options.add_session_config_entry(*target_entry([provider.name for provider in wanted]))
     path = Path(model)
     notes: list[str] = []
     register_libraries(options, Loadable(path, header_at(path)), settings, notes)

@@ -98,10 +98,10 @@ class Failures:
         if not self._found:
             return None
         with self._lock:
-            own = [one for one in self._found if one[0] == threading.get_ident()]
-            taken = (own or self._found)[0]
+            own = [item for item in self._found if item[0] == threading.get_ident()]
+            schema = (own or self._found)[0]
             self._found = [one for one in self._found if own and one not in own]
-            return taken[1], taken[2]
+            return schema[1], schema[2]
 
 
 def with_python_ops(
@@ -190,13 +190,13 @@ class _Nodes:
     def change(self, node: ir.Node, op: PythonOp, dtypes: Sequence[str | None]) -> None:
         """Let a node be a Python op of its own, and say what its outputs are."""
         where = f"{node.domain}::{node.op_type}"
-        attributes = {name: _value(one) for name, one in node.attributes.items()}
+        attributes = {name: _value(attribute) for name, attribute in node.attributes.items()}
         there = [value is not None for value in node.inputs]
         inputs = tuple(one for one, is_present in zip(dtypes, there, strict=True) if is_present)
         outputs = op.result_dtypes(dtypes, attributes)[: len(node.outputs)]
-        given = [one for one in inputs if one is not None]
+        given = [item for item in inputs if item is not None]
         if not passes((*given, *outputs)):
-            found = ", ".join(one for one in (*given, *outputs) if not passes([one]))
+            found = ", ".join(output for output in (*given, *outputs) if not passes([output]))
             raise UserError(
                 f"onnxruntime-extensions passes no {found} to Python", where=where,
                 fix="give it a body, build a library of it, or cast to float32 around it",
@@ -218,8 +218,10 @@ def _tell_types(shapes: Shapes, node: ir.Node, op: PythonOp) -> None:
     known = [None if value is None else shapes.dtype(value) for value in node.inputs]
     if None in known:
         return
-    attributes = {name: _value(one) for name, one in node.attributes.items()}
-    dtypes = op.result_dtypes([str(one.numpy().name) for one in known if one], attributes)
+    attributes = {name: _value(attribute) for name, attribute in node.attributes.items()}
+    dtypes = op.result_dtypes(
+        [str(data_type.numpy().name) for data_type in known if data_type], attributes
+    )
     for value, dtype in zip(node.outputs, dtypes, strict=False):
         value.dtype = ir.DataType.from_numpy(np.dtype(dtype))
     shapes.infer_node(node)

@@ -56,7 +56,7 @@ class Slots:
             kinds = _module().PyCustomOpDef
             op = self._ops[number]
             op.body = code
-            op._nativedef.input_types = [getattr(kinds, _TYPES[one]) for one in inputs]
+            op._nativedef.input_types = [getattr(kinds, _TYPES[item]) for item in inputs]
             op._nativedef.output_types = [getattr(kinds, _TYPES[output]) for output in outputs]
             return number
 

@@ -15,7 +15,7 @@ _WARM_UP = 3
 _LEAST_RUNS, _MOST_RUNS = 5, 2000
 
 Item = TypeVar("Item")
-Taken = TypeVar("Taken")
+Measurement = TypeVar("Measurement")
 
 Order: TypeAlias = Callable[[Sequence[int], int], Iterable[int]]
 """Returns the order of a round: of all items, for the round's number."""
@@ -42,13 +42,13 @@ def there_and_back(items: Sequence[Item], number: int) -> list[Item]:
 
 
 def interleaved(
-    turns: Sequence[Callable[[], Taken]],
+    turns: Sequence[Callable[[], Measurement]],
     rounds: int,
     *,
     order: Order = rotated,
     least: int = 1,
     until: float = math.inf,
-) -> list[list[Taken]]:
+) -> list[list[Measurement]]:
     """Take turns, round after round.
 
     Args:
@@ -61,7 +61,7 @@ def interleaved(
     Returns:
         What came of the turns of each.
     """
-    elapsed: list[list[Taken]] = [[] for _ in turns]
+    elapsed: list[list[Measurement]] = [[] for _ in turns]
     for number in range(rounds):
         if number >= least and time.perf_counter() > until:
             break

@@ -197,7 +197,7 @@ class Session:
         checked: Any = feeds
         try:
             key: object = tuple(
-                [(name, type(one), one.dtype, one.shape) for name, one in checked.items()]
+                [(name, type(item), item.dtype, item.shape) for name, item in checked.items()]
             )
             is_known = key in self._known
         except (AttributeError, TypeError):

@@ -81,7 +81,7 @@ def _problem(model: ir.Model, start: ir.Value, end: ir.Value) -> str:
 
 def _leads(value: ir.Value, end: ir.Value) -> bool:
     """Say whether a value is another one, as it is or transposed."""
-    return any(one is end for one in _same(value))
+    return any(item is end for item in _same(value))
 
 
 def _same(value: ir.Value) -> Iterator[ir.Value]:

@@ -81,7 +81,7 @@ def resolve(target: SessionTarget, ort: ModuleType | Installation, *, fallback: 
                 raise MissingDependencyError(problem, where=f"target {given!r}", fix=_how(name))
             notes.append(f"{problem}: left out")
             continue
-        if name in {one.name for one in wanted}:
+        if name in {provider.name for provider in wanted}:
             raise UserError("is named twice", where=f"target {given!r}", fix="name it once")
         if name == CPU and options:
             raise UserError(
@@ -90,7 +90,7 @@ def resolve(target: SessionTarget, ort: ModuleType | Installation, *, fallback: 
                 fix="use the session's arguments (threads, memory_arena, ...)",
             )
         wanted.append(Provider(name, {key: _text(value) for key, value in options.items()}))
-    if not any(one.name == CPU for one in wanted):
+    if not any(item.name == CPU for item in wanted):
         # ONNX Runtime adds it in any case; named, it can be asked for what it ran.
         wanted.append(Provider(CPU, {}))
     return Providers(tuple(wanted), tuple(notes))

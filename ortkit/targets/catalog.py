@@ -25,9 +25,9 @@ def traits_of(kind: str) -> Traits:
 
 
 @cache
-def load(place: str) -> Any:
+def load(reference: str) -> Any:
     """Return what a row names as "module:object"."""
-    module, _, name = place.partition(":")
+    module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
 

@@ -250,8 +250,8 @@ class _Trial:
         facts = Facts(
             milliseconds=before.median_ms,
             heavy_share=profile.share(HEAVY),
-            ops=frozenset(one.op for one in profile.ops),
-            calls=round(sum(one.calls for one in profile.ops)),
+            ops=frozenset(op.op for op in profile.ops),
+            calls=round(sum(op_row.calls for op_row in profile.ops)),
             flops=flops,
             parameters=Summary.of(model).parameters,
         )
@@ -279,7 +279,7 @@ def _holders(before: Latency | None, profile: Profile | None) -> tuple[Holder, .
     if before is None or profile is None:
         return ()
     whole = profile.overall.profiled.median_us
-    found = [(one.op, one.own_us / whole, round(one.calls)) for one in profile.ops]
+    found = [(op_row.op, op_row.own_us / whole, round(op_row.calls)) for op_row in profile.ops]
     found.append(("(runtime)", max(0.0, 1 - profile.overall.covered_us / whole), 0))
     found.sort(key=lambda one: -one[1])
     return tuple(

@@ -68,7 +68,7 @@ def tensors_of(case: TuneCase) -> tuple[tuple[TimedTensor, ...], tuple[TimedTens
     rounded = _rounds_to(signature)
     inputs = tuple(TimedTensor(spec.dtype, case.shape(spec)) for spec in signature.inputs)
     # A user's kernel may add up along any axis, in the order of its loops.
-    lengths = [size for one in inputs for size in one.shape]
+    lengths = [size for timed_tensor in inputs for size in timed_tensor.shape]
     terms = 0 if signature.body else max(lengths, default=0)
     outputs = tuple(
         TimedTensor(

@@ -146,11 +146,11 @@ class _Step:
             size = ctypes.c_int(step.shared)
             cuda.call("cuFuncSetAttribute", self.function, _SHARED_BYTES, size)
         self.cuda, self.step = cuda, step
-        places = {"tensor": tensors, "scratch": scratch}
+        indices = {"tensor": tensors, "scratch": scratch}
         self.values: list[Any] = []
         for kind, value in [*step.arguments, ("null", 0), ("null", 0)]:
-            if kind in places:
-                self.values.append(ctypes.c_uint64(places[kind][value]))
+            if kind in indices:
+                self.values.append(ctypes.c_uint64(indices[kind][value]))
             elif kind == "size32":
                 self.values.append(ctypes.c_int32(value))
             else:
@@ -198,7 +198,7 @@ def _timed_alone(cuda: _Cuda, job: CudaTimingJob) -> KernelTimes:
     for turn in turns * _WARM_UPS:
         turn()
     elapsed = interleaved(
-        turns, job.rounds, order=lambda places, _: random.permutation(places),
+        turns, job.rounds, order=lambda indices, _: random.permutation(indices),
         until=time.perf_counter() + job.seconds,
     )  # fmt: skip
     return times_of(count, alive, elapsed, problems)

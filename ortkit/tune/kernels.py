@@ -181,8 +181,10 @@ def _check_names(given: Mapping[str, int], kernels: Sequence[WrittenKernel]) -> 
 def _gain(regions: Sequence[TuningRegion]) -> float:
     """Return how many times as fast all kernels are together, each after its best search."""
     gains: dict[str, float] = {}
-    for one in regions:
-        gains[one.record_key.key] = max(one.record.gain, gains.get(one.record_key.key, 1.0))
+    for region in regions:
+        gains[region.record_key.key] = max(
+            region.record.gain, gains.get(region.record_key.key, 1.0)
+        )
     return len(gains) / sum(1 / gain for gain in gains.values()) if gains else 1.0
 
 

@@ -124,7 +124,7 @@ class Loop:
         for region in self.regions:
             region.conclude(self.store)
         pending = [region for region in self.regions if region.is_pending]
-        for region in sorted(pending, key=lambda one: -one.case.share):
+        for region in sorted(pending, key=lambda tuning_region: -tuning_region.case.share):
             if self.left <= 0:
                 self.notes.append(f"{region.name}: no time was left to confirm its best kernel")
                 continue

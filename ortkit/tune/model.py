@@ -74,7 +74,7 @@ def uses_in(profile: Path, ops: Collection[str]) -> tuple[Use, ...]:
         Use(op, shapes, len(nodes[op, shapes]), time / max(1, total))
         for (op, shapes), time in durations.items()
     ]
-    return tuple(sorted(uses, key=lambda one: -one.share))
+    return tuple(sorted(uses, key=lambda use: -use.share))
 
 
 def fused_ops(model: ir.Model) -> frozenset[str]:

@@ -103,7 +103,7 @@ class TuningRegion:
         # What would be made otherwise: the best of another version of the generator, if it is
         # not known how good it is now, and what ships for the kind.
         known = dict.fromkeys((self.record.best, self.shipped))
-        first = [one for one in known if one and one not in tried]
+        first = [item for item in known if item and item not in tried]
         before, count = {**tried, **dict.fromkeys(first)}, min(most, BATCH)
         if self.propose is None:
             return [*first, *next_choices(self.parameters, before, count)][:count]
@@ -139,8 +139,10 @@ class TuningRegion:
         best = max(self.record.ratios.values())
         default, others = found[0], found[1:]
         trials = tuple(
-            TrialRecord(one.choices, None if one.problem else _ratio(default, one), one.problem)
-            for one in others
+            TrialRecord(
+                other.choices, None if other.problem else _ratio(default, other), other.problem
+            )
+            for other in others
         )
         self.record = replace(self.record, trials=(*self.record.trials, *trials))
         self.new_trials += len(trials)
@@ -206,13 +208,13 @@ class TuningRegion:
             except KernelError as error:
                 self.problem = str(error)
                 return
-            if not any(_is_open(elapsed[0], one) for one in elapsed[1:]):
+            if not any(_is_open(elapsed[0], times) for times in elapsed[1:]):
                 break
         default, *others = elapsed
         best, gain = default, 1.0
-        for one in others:
-            if _is_faster(default, one) and (ratio := _sure_ratio(default, one)) > gain:
-                best, gain = one, ratio
+        for other in others:
+            if _is_faster(default, other) and (ratio := _sure_ratio(default, other)) > gain:
+                best, gain = other, ratio
         self.times = (default.median_ns, best.median_ns)
         tried = len(self.record.trials)
         self.record = replace(self.record, best=best.choices, gain=gain, confirmed=tried)
@@ -220,7 +222,7 @@ class TuningRegion:
 
     def result(self) -> TunedRegion:
         """Return what there is to say."""
-        times = (None, None) if self.times is None else (1e-3 * one for one in self.times)
+        times = (None, None) if self.times is None else (1e-3 * time for time in self.times)
         default_us, best_us = times
         return TunedRegion(
             op=self.name,

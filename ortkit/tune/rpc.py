@@ -179,7 +179,7 @@ class Tracker:
             library = timing_cpu.shared_library(_CALLS + _CPUINFO, (), folder)
             found = {_cpu_of(session, library) for session in self._all(count)}
         if len(found) > 1:
-            names = ", ".join(sorted(one.model for one in found))
+            names = ", ".join(sorted(item.model for item in found))
             raise UserError(
                 f"servers of one key have to be alike: {names}",
                 where=str(self), fix="give each kind of machine a key of its own",

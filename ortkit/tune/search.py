@@ -40,7 +40,7 @@ def next_choices(
     mixed = _choices(parameters, order)
     while len(found) < count:
         source = mixed if len(found) % _EXPLORE_EVERY == _EXPLORE_EVERY - 1 else best
-        new = next((one for one in source if one not in known and one not in found), None)
+        new = next((item for item in source if item not in known and item not in found), None)
         if new is None:
             break
         found[new] = None

@@ -93,7 +93,7 @@ def _over(old: TunedDatabase, news: TunedDatabase) -> TunedDatabase:
         if before is None or before.generator != record.generator:
             records[record_key] = record
             continue
-        trials = {one.choices: one for one in (*before.trials, *record.trials)}
+        trials = {trial.choices: trial for trial in (*before.trials, *record.trials)}
         records[record_key] = Record(
             record.op, record.generator, tuple(trials.values()), record.best, record.gain,
             record.confirmed,

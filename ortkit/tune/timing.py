@@ -173,11 +173,15 @@ def times_of(
         KernelError: The reference is not there, or `measure` raises.
     """
     pairs = list(zip(request.choices, made, strict=True))
-    found = {each: Times(each, (), one.reason) for each, one in pairs if isinstance(one, Refused)}
+    found = {
+        each: Times(each, (), refused.reason)
+        for each, refused in pairs
+        if isinstance(refused, Refused)
+    }
     if request.choices[0] in found:
         problem = found[request.choices[0]].problem
         raise KernelError(f"the default kernel is not there: {problem}")
-    compiled = {each: one for each, one in pairs if not isinstance(one, Refused)}
+    compiled = {each: item for each, item in pairs if not isinstance(item, Refused)}
     results = measure(request.case, list(compiled.values()), effort, folder)
     for number, each in enumerate(compiled):
         problem = next(

@@ -139,7 +139,7 @@ def time_kernels(
         most = max(_HOPELESS * once, _SOON) if number == 0 else most
     alive = [number for number in range(count) if not problems[number]]
     turns = [partial(nanoseconds, number, runs[number]) for number in alive]
-    elapsed = interleaved(turns, rounds, order=lambda places, _: random.permutation(places))
+    elapsed = interleaved(turns, rounds, order=lambda indices, _: random.permutation(indices))
     return times_of(count, alive, elapsed, problems)
 
 

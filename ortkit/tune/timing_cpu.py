@@ -58,11 +58,11 @@ def link(kernels: Sequence[Kernel], case: TuneCase, folder: Path, more: str = ""
     """
     tensors = len(case.signature.inputs) + len(case.signature.outputs)
     parameters = ["void *"] * tensors + ["int64_t"] * (len(case.sizes) + 2)
-    places = [f"p[{i}]" for i in range(tensors)] + [f"s[{i}]" for i in range(len(case.sizes))]
+    arguments = [f"p[{i}]" for i in range(tensors)] + [f"s[{i}]" for i in range(len(case.sizes))]
     source = _SOURCE % {
         "parameters": ", ".join(parameters),
         "symbols": ", ".join(kernel.symbol for kernel in kernels),
-        "arguments": ", ".join([*places, "0", "units"]),
+        "arguments": ", ".join([*arguments, "0", "units"]),
     }
     if any(has_tiles(kernel.target.level) for kernel in kernels):
         more = _ASK + more

@@ -117,7 +117,9 @@ def _image(kernel: CudaKernel, variant: int, step: int, architecture: int) -> Im
         for image in kernel.images
         if (image.variant, image.step) == (variant, step) and image.architecture <= architecture
     ]
-    own = [one for one in found if not one.is_ptx and one.architecture // 10 == architecture // 10]
+    own = [
+        item for item in found if not item.is_ptx and item.architecture // 10 == architecture // 10
+    ]
     return max(own or [one for one in found if one.is_ptx], default=None,
                key=lambda one: one.architecture)  # fmt: skip
 
@@ -142,5 +144,5 @@ def _launch(variant: Variant, index: int, image: Image, case: TuneCase) -> CudaL
         (argument.kind, argument.index if argument.extent is None else case.value(argument.extent))
         for argument in step.arguments
     )
-    grid = tuple(blocks(one) for one in step.grid)
+    grid = tuple(blocks(ceil_div) for ceil_div in step.grid)
     return CudaLaunch(image.path, step.entry, grid, step.threads, step.shared_bytes, arguments)

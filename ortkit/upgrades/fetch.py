@@ -35,12 +35,12 @@ def fetch(requirement: str, folder: Path) -> None:
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryFolder("fetch", inside=folder.parent) as place:
-            _install(requirement, place / "content")
+        with TemporaryFolder("fetch", inside=folder.parent) as temporary:
+            _install(requirement, temporary / "content")
             if not _is_whole(folder):  # else another process fetched it meanwhile, and may use it
                 with suppress(FileNotFoundError):
                     shutil.rmtree(folder)
-                (place / "content").rename(folder)
+                (temporary / "content").rename(folder)
     except OSError as error:
         raise UserError(f"cannot be written: {error.strerror}", where=str(folder)) from error
 
@@ -78,7 +78,9 @@ def _refusal(requirement: str, said: str) -> UserError:
         return UserError("pip reaches no package index", where=f"--install {requirement}",
                          fix="name a folder with that version instead")  # fmt: skip
     if (known := _VERSIONS.search(said)) is not None:
-        versions = [one.strip() for one in known["versions"].split(",") if one.strip() != "none"]
+        versions = [
+            part.strip() for part in known["versions"].split(",") if part.strip() != "none"
+        ]
         fix = f"there are ..., {', '.join(versions[-_SHOWN:])}" if versions else ""
         problem = "there is no such version for this Python and this machine"
         return UserError(problem, where=f"--install {requirement}", fix=fix)

@@ -49,21 +49,24 @@ def find_installations(
     found: list[Installation] = []
     for name in named:
         progress(f"ONNX Runtime {name}")
-        one = _found(name, install=install, progress=progress)
-        if any((one.folder, one.version) == (each.folder, each.version) for each in found):
+        installation = _found(name, install=install, progress=progress)
+        if any(
+            (installation.folder, installation.version) == (each.folder, each.version)
+            for each in found
+        ):
             raise UserError(f"{name!r} is named twice", where=_FLAG, fix="name it once")
-        found.append(one)
+        found.append(installation)
     return tuple(found)
 
 
 def labels(found: Sequence[Installation]) -> tuple[str, ...]:
     """Return what reports call them: the version, with the folder where versions are equal."""
-    versions = [one.version for one in found]
+    versions = [installation.version for installation in found]
     return tuple(
-        one.version
-        if versions.count(one.version) == 1
-        else f"{one.version} ({one.folder or INSTALLED})"
-        for one in found
+        item.version
+        if versions.count(item.version) == 1
+        else f"{item.version} ({item.folder or INSTALLED})"
+        for item in found
     )
 
 
@@ -122,8 +125,8 @@ def _package_folder(name: str) -> Path:
     if not is_folder:
         raise UserError(f"{name!r} is no version and no folder", where=_FLAG,
                         fix="name a version such as 1.24.4, a folder, or installed")  # fmt: skip
-    places = [folder, *sorted(folder.glob("lib/python3*/site-packages")), folder.parent]
-    for index in places:
+    folders = [folder, *sorted(folder.glob("lib/python3*/site-packages")), folder.parent]
+    for index in folders:
         package = index / "onnxruntime"
         if (package / "capi").is_dir() and (index != folder.parent or package == folder):
             return index

@@ -172,13 +172,13 @@ class _Bisection:
         """Return what runs at the level, in order, also what runs only without others."""
         found: dict[str, tuple[str, bool]] = {}
         for level, _ in self.levels[1:]:
-            for one in trying.applied(level):
-                first, _modified = found.get(one.name, (level, False))
-                found[one.name] = first, one.modified
+            for applied in trying.applied(level):
+                first, _modified = found.get(applied.name, (level, False))
+                found[applied.name] = first, applied.modified
         # What is still there with all of them off cannot be switched off.
         stays: set[str] = set()
         while True:
-            left = {one.name for one in trying.applied("", [*found])}
+            left = {item.name for item in trying.applied("", [*found])}
             if left <= found.keys():
                 stays = left
                 break
@@ -260,7 +260,7 @@ class _Bisection:
     ) -> Culprit:
         """Return what one of the culprits does, with the others off."""
         self.options.progress(f"look at {name}")
-        others = [one for one in found if one != name]
+        others = [item for item in found if item != name]
         tried = trying.without(others) if others else wrong
         needs = sufficient(order, name, trying.is_bad, others)[1:] if group else ()
         plans = trying.planned(found), trying.planned(others)
@@ -327,7 +327,7 @@ class _Bisection:
     def _slow_culprit(
         self, trying: Trying, name: str, found: Sequence[str], gain: Speedup
     ) -> Culprit:
-        others = [one for one in found if one != name]
+        others = [item for item in found if item != name]
         plans = trying.planned(found), trying.planned(others)
         return Culprit(
             name, "", self._level_of(name), "slower", "", trying.without([name]), (), None,

@@ -56,14 +56,14 @@ class Prober:
     def probe(self, job: Probe) -> Probed:
         """Make a session, run it, and keep its outputs."""
         at: Literal["load", "run"] = "load"
-        held = HeldSession()
+        session = HeldSession()
         problem = ""
         with _stderr_to(job.log):
             try:
-                held.load(job.plan)
+                session.load(job.plan)
                 at = "run"
-                held.feed(job.feeds)
-                held.keep(job.results)
+                session.feed(job.feeds)
+                session.keep(job.results)
             except Exception as error:  # noqa: BLE001  whatever stops it is the answer
                 problem = str(error)
         names = applied(job.log.read_text("utf-8", "replace"))

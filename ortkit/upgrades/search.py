@@ -48,7 +48,7 @@ def culprits(order: Sequence[str], is_bad: IsBad, off: Collection[str] = ()) -> 
         found.append(name)
         rest.remove(name)
     for name in found[:-1]:
-        others = [one for one in found if one != name]
+        others = [item for item in found if item != name]
         if not is_bad([*off, *others]):
             found = others
     return tuple(found)

@@ -71,8 +71,8 @@ class SlowSearch:
             found.append(name)
             gains[name] = gain
             # With it off others may fire.
-            now = {one.name for one in self.trying.applied("", found) if one.modified}
-            left = [one for one in order if one in now]
+            now = {applied.name for applied in self.trying.applied("", found) if applied.modified}
+            left = [item for item in order if item in now]
         if not found and (last := self._in_order(order)) is not None:
             found, gains = [last[0]], {last[0]: last[1]}
         return tuple(found), gains
@@ -130,8 +130,8 @@ class SlowSearch:
         control = speedup_of(first.rounds, again.rounds)
         floor = noise_floor(control, [sample.rounds for sample in samples if not sample.problem])
         return [
-            None if one.problem else speedup_of(first.rounds, one.rounds, floor=floor)
-            for one in others
+            None if other.problem else speedup_of(first.rounds, other.rounds, floor=floor)
+            for other in others
         ]
 
     def _run(self, plans: Sequence[SessionPlan]) -> list[Samples]:

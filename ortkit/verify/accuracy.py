@@ -98,10 +98,10 @@ def measure(name: str, expected: Value, actual: Value) -> OutputAccuracy | None:
 def worst(found: Iterable[OutputAccuracy]) -> OutputAccuracy:
     """Return the worst of each number of one output over input sets."""
     each = list(found)
-    top1 = [one.top1 for one in each if one.top1 is not None]
+    top1 = [output_accuracy.top1 for output_accuracy in each if output_accuracy.top1 is not None]
     return OutputAccuracy(
         each[0].name,
-        max(one.error for one in each),
+        max(item.error for item in each),
         max(one.relative_error for one in each),
         max(one.worst_row for one in each),
         min(one.cosine for one in each),
@@ -111,7 +111,7 @@ def worst(found: Iterable[OutputAccuracy]) -> OutputAccuracy:
 
 def largest_error(found: Sequence[OutputAccuracy]) -> float:
     """Return the error of the worst output; 0 if none can be measured."""
-    return max((one.error for one in found), default=0.0)
+    return max((output_accuracy.error for output_accuracy in found), default=0.0)
 
 
 def _ratio(error: float, square: float) -> float:

@@ -86,9 +86,9 @@ def _array(folder: Path, item: Item) -> np.ndarray:
         return ir.serde.TensorProtoTensor(proto).numpy()
     file = folder / item["file"]
     whole = math.prod(shape) * dtype.bitwidth // 8
-    held: np.ndarray = (
+    array: np.ndarray = (
         np.frombuffer(file.read_bytes(), np.uint8)
         if whole < _LEAST_MAPPED
         else np.memmap(str(file), np.uint8, mode="r")  # a path it would resolve, link by link
     )
-    return held.view(dtype.numpy()).reshape(shape)
+    return array.view(dtype.numpy()).reshape(shape)

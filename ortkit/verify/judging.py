@@ -76,8 +76,8 @@ def judge(
                 reason = f"output {found.name!r} {where}: {found.reason}"
     found_all = tuple(worst.values())
     # What there was no time for says nothing of its outputs.
-    told = set(reference.outputs) if late else telling
-    return Judged(found_all, reason, (*late, *_gaps(reference, told, found_all)))
+    names = set(reference.outputs) if late else telling
+    return Judged(found_all, reason, (*late, *_gaps(reference, names, found_all)))
 
 
 def _gaps(

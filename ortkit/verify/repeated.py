@@ -88,7 +88,7 @@ class RepeatedVerifier(Verifier):
         """Run a candidate under deploy settings, if any of its kernels is run."""
         ran = SessionResult(state.inputs, state.outputs, is_loaded=True)
         here = self._kernels(library, ops)
-        if len(ops) == sum(one["count"] for one in here.not_run):
+        if len(ops) == sum(item["count"] for item in here.not_run):
             return [ran, replace(ran, not_run=tuple(here.not_run))]
         setting = Setting(
             path, folder / "optimized", True, self._custom_ops, kernels=library, fused=ops
@@ -127,4 +127,4 @@ class _RepeatedRuns(PerturbedRuns):
         """Return the results of each run; there is one input set."""
         found = self._rows.of(self._given, unit, count)
         self.is_late = self._rows.is_late
-        return [self._verifier._repeated(one) for one in found]
+        return [self._verifier._repeated(item) for item in found]

@@ -50,11 +50,11 @@ def inner_picks(model: ir.Model) -> dict[str, ir.Node]:
 def shared_picks(original: ir.Model, candidate: ir.Model) -> tuple[str, ...]:
     """Return the names of the picks that both models make by one rule."""
     made = _values(candidate)
-    taken = names_in(original) | names_in(candidate)
+    used = names_in(original) | names_in(candidate)
     return tuple(
         name
         for name, node in inner_picks(original).items()
-        if name in made and _picks_alike(node, made[name]) and given_name(name) not in taken
+        if name in made and _picks_alike(node, made[name]) and given_name(name) not in used
     )
 
 

@@ -139,7 +139,7 @@ def _without_limits(*, is_tiny: bool) -> Iterator[None]:
 
 
 def _variants(names: list[str]) -> Iterator[tuple[str, str, str]]:
-    for name in [one for one in names if one != NBITS] if names else BUILDERS:
+    for name in [item for item in names if item != NBITS] if names else BUILDERS:
         for size in SIZES:
             for spelling in spellings(name) if size == "tiny" else spellings(name)[:1]:
                 yield name, size, spelling

@@ -71,7 +71,7 @@ def show(rows: Sequence[Row]) -> None:
 def _lines(row: Row) -> list[list[output.Cell]]:
     lines: list[list[output.Cell]] = []
     for name, times in row.times.items():
-        seconds = [one for process in times for one in process]
+        seconds = [item for process in times for item in process]
         found = None if name == BASE else row.ratio(name)
         closed = None
         if name == OURS and found is not None and row.ceiling is not None:

@@ -102,8 +102,8 @@ def _device_us(session: ortkit.Session) -> float | str:
     """Return the median time that the kernels of a run take; why it does not run, if so."""
     rng = np.random.default_rng(0)
     feeds = {
-        one.name: rng.standard_normal(tuple(map(int, one.shape or ()))).astype(one.dtype)
-        for one in session.inputs
+        item.name: rng.standard_normal(tuple(map(int, item.shape or ()))).astype(item.dtype)
+        for item in session.inputs
     }
     try:
         bound = session.bind(feeds)

@@ -87,7 +87,7 @@ def measure_limit(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, Any]:
         lines.append([one.rows, one.depth, one.columns, count, best, first])
     return {
         "microseconds": total,
-        "operations": sum(one.operations * count for one, count in found.items()),
+        "operations": sum(item.operations * count for item, count in found.items()),
         "products": lines,
     }
 

@@ -77,7 +77,7 @@ def _times(
         ortkit.Session(ours, "cuda", kernels="require", cuda_graph=True) as kernels,
     ):
         bound = {"plain": theirs.bind(feeds), "ortkit": kernels.bind(feeds)}
-        found = [np.asarray(one.run()["y0"], np.float64) for one in bound.values()]
+        found = [np.asarray(item.run()["y0"], np.float64) for item in bound.values()]
         calls = {name: one.run for name, one in bound.items()}
         elapsed = take_turns(calls, rounds, _EACH)
     off = float(np.linalg.norm(found[1] - found[0]) / np.linalg.norm(found[0]))

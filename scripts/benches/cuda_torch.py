@@ -22,27 +22,27 @@ _MODES_OF_NETS = {
 MODES = tuple(_MODES | _MODES_OF_NETS)
 
 
-def modes(one: Architecture, wanted: Sequence[str] = ()) -> list[str]:
+def modes(architecture: Architecture, wanted: Sequence[str] = ()) -> list[str]:
     """Return the ways in which torch compiles a model: for its sizes, which have one row.
 
     Args:
-        one: The model.
+        architecture: The model.
         wanted: Those that are asked for; all if empty.
     """
-    if one.is_dynamic:
+    if architecture.is_dynamic:
         return []
-    known = [*_MODES, *(_MODES_OF_NETS if one.is_net else ())]
+    known = [*_MODES, *(_MODES_OF_NETS if architecture.is_net else ())]
     return [mode for mode in known if mode in (wanted or known)]
 
 
-def compiled(one: Architecture, name: str) -> Callable[[], object]:
+def compiled(architecture: Architecture, name: str) -> Callable[[], object]:
     """Let torch compile a model; weights that are constants need a module of their own."""
     import torch
     import torch._dynamo
     import torch._inductor.config
 
     mode, is_frozen, is_channels_last = (_MODES | _MODES_OF_NETS)[name]
-    module, example = copy.deepcopy(one.module), one.example
+    module, example = copy.deepcopy(architecture.module), architecture.example
     without_mask(module)
     if is_channels_last:
         module = module.to(memory_format=torch.channels_last)

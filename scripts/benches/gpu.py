@@ -45,7 +45,7 @@ def main() -> int:
     found = [run_model(name, options) for name in options.models.split(",") if name]
     results["models"] = found
     header = ["model", "run", "session", "bound", "graph", "bound graph", "device", "difference"]
-    output.table("ms a run (median), and of it the device", header, [_row(one) for one in found])
+    output.table("ms a run (median), and of it the device", header, [_row(item) for item in found])
     print(f"\nwrote {output.write(results, options.output, 'gpu')}")
     return 0
 
@@ -159,7 +159,7 @@ def sessions(count: int) -> list[dict[str, int | float]]:
                     "threads": len(list(Path("/proc/self/task").iterdir())),
                 }
             )
-    rows = [list(one.values()) for one in found]
+    rows = [list(item.values()) for item in found]
     output.table(f"{count} sessions opened and closed", list(found[0]), rows)
     return found
 

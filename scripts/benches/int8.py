@@ -180,7 +180,7 @@ def _measured(files: Files, problems: Mapping[str, str], options: argparse.Names
     if options.openvino_python:
         python = options.openvino_python
         engines[OPENVINO] = Engine(python, "openvino", files.variant(OPENVINO), clock=clock)
-    engines = {name: one for name, one in engines.items() if name not in problems}
+    engines = {name: engine for name, engine in engines.items() if name not in problems}
     output.say(f"int8: {files.name}: measuring")
     with tempfile.TemporaryDirectory(prefix="ortkit-int8-") as made:
         folder = Path(made)
@@ -234,8 +234,8 @@ def counted(graph: onnx.GraphProto, bodies: Mapping[str, Sequence[onnx.NodeProto
     on_bytes, reasons = 0, Counter[str]()
     for node in graph.node:
         if node.domain == _FUSED:
-            inside = [one.op_type for one in bodies.get(node.op_type, ())]
-            on_bytes += sum(one in ON_BYTES for one in inside)
+            inside = [body.op_type for body in bodies.get(node.op_type, ())]
+            on_bytes += sum(item in ON_BYTES for item in inside)
             reasons["float32 kernels of ortkit"] += sum(one in ON_FLOATS for one in inside)
         elif node.op_type in ON_BYTES:
             on_bytes += 1

@@ -99,11 +99,11 @@ def variants_of(case: Case, folder: Path) -> Variants:
 
 def as_region(model: onnx.ModelProto) -> RegionSignature:
     """Return the whole model as one region: scalars and lists of integers inside it."""
-    held = {one.name: one for one in model.graph.initializer}
+    held = {item.name: item for item in model.graph.initializer}
     inside = [one for one in held.values() if one.data_type == TensorProto.INT64 or not one.dims]
     weights = [one for one in held.values() if one not in inside]
     constants = [helper.make_node("Constant", [], [one.name], value=one) for one in inside]
-    inputs = [*(value.name for value in model.graph.input), *(one.name for one in weights)]
+    inputs = [*(value.name for value in model.graph.input), *(weight.name for weight in weights)]
     outputs = [value.name for value in model.graph.output]
     nodes = [*constants, *model.graph.node]
     opsets = list(model.opset_import)
@@ -124,7 +124,7 @@ def fused_model(model: onnx.ModelProto, signature: RegionSignature) -> onnx.Mode
         signature.op_type, [spec.name for spec in signature.inputs], outputs, domain=DOMAIN
     )
     names = {spec.name for spec in signature.inputs}
-    weights = [one for one in model.graph.initializer if one.name in names]
+    weights = [item for item in model.graph.initializer if item.name in names]
     graph = helper.make_graph([node], "fused", model.graph.input, model.graph.output, weights)
     opsets = [*model.opset_import, helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(

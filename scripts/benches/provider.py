@@ -162,7 +162,7 @@ def _overhead(folder: Path, options: argparse.Namespace) -> dict[str, float]:
             "provider": _session(path, 1, [(NAME, {"level": "3"}), "CPUExecutionProvider"]),  # type: ignore[list-item]
         }
         feeds = {"x": np.linspace(-1, 1, 16, dtype=np.float32)}
-        calls = {key: _call(one, feeds) for key, one in sessions.items()}
+        calls = {key: _call(session, feeds) for key, session in sessions.items()}
         elapsed = _turns(calls, min(options.seconds, 5.0))
         times |= {f"{key} {name}": median(each) * 1e3 for key, each in elapsed.items()}
     return {
@@ -197,19 +197,19 @@ def _chain(has_groups: bool) -> onnx.ModelProto:
 
 def _print(models: list[dict[str, Any]], overhead: Mapping[str, float]) -> None:
     rows: list[list[output.Cell]] = []
-    for one in models:
-        elapsed = one["milliseconds"]
+    for model in models:
+        elapsed = model["milliseconds"]
         plain, ours, optimized = (median(elapsed[k]) for k in ("plain", "provider", "optimized"))
         fast = {key: min(each) for key, each in elapsed.items()}
         saved = plain - optimized
         share = (plain - ours) / saved if saved > 0.02 * plain else None
-        created = one["creation_seconds"]
+        created = model["creation_seconds"]
         rows.append(
             [
-                one["model"], plain, ours, optimized, plain / ours, plain / optimized,
+                model["model"], plain, ours, optimized, plain / ours, plain / optimized,
                 fast["plain"] / fast["provider"], fast["plain"] / fast["optimized"], share,
                 *(created.get(key) for key in ("plain", "cold", "warm")),
-                sum(n for ep, n in one["nodes"].items() if ep == NAME),
+                sum(n for ep, n in model["nodes"].items() if ep == NAME),
             ]
         )  # fmt: skip
     header = ["model", "plain, ms", "provider, ms", "optimized, ms", "provider", "optimize",

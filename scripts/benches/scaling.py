@@ -36,7 +36,7 @@ def measure(
             say(f"scaling: {kind}, {tool.name}")
             found.append({"graph": kind, **_whole(tool, paths, timeout)})
     header = ["graph", "tool", *(f"{size:,}" for size in SIZES), "flat within", "100k wall s"]
-    table("CPU microseconds per node, start-up left out", header, [_row(one) for one in found])
+    table("CPU microseconds per node, start-up left out", header, [_row(item) for item in found])
     return found
 
 

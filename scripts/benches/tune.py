@@ -65,9 +65,9 @@ def main() -> int:
 def _regions(is_suite: bool) -> Iterator[tuple[str, RegionSignature]]:
     """Yield what is tuned: the pieces, or the regions that shipped defaults are found on."""
     if is_suite:
-        yield from ((one.name, one.signature) for one in suite(np.float32, by_hand=True))
+        yield from ((item.name, item.signature) for item in suite(np.float32, by_hand=True))
     else:
-        yield from ((one.name, as_region(one.as_kernel())) for one in CASES)
+        yield from ((case.name, as_region(case.as_kernel())) for case in CASES)
 
 
 def _tuned(case: TuneCase, target: Target, seconds: float) -> dict[str, object]:

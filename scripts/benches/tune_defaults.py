@@ -82,7 +82,7 @@ def main() -> int:
         settled = _settled(by_kind, target, backend_name, began + options.seconds)
         table.write(settled, time.monotonic() - began)
     print(f"wrote {table.path}: {len(settled)} of {len(by_kind)} kinds tried to the end, "
-          f"{sum(one is not None for one in settled.values())} with choices of their own; "
+          f"{sum(item is not None for item in settled.values())} with choices of their own; "
           f"{len(members)} regions")  # fmt: skip
     return 0
 
@@ -108,7 +108,7 @@ class Table:
 
     def write(self, settled: Mapping[str, Mapping[str, object] | None], seconds: float) -> None:
         """Add kinds: what was chosen for each, None where the rules are best."""
-        kinds = {k: one for k, one in self.content["kinds"].items() if k not in settled}
+        kinds = {k: item for k, item in self.content["kinds"].items() if k not in settled}
         kinds |= {kind: one for kind, one in settled.items() if one is not None}
         as_ruled = {*self.content["as_ruled"], *settled} - kinds.keys()
         content = {
@@ -180,9 +180,9 @@ def _settled(
     """Return what suits each kind best, None for the rules, of those for which there was time."""
     candidates = {kind: _candidates(several) for kind, several in by_kind.items()}
     requests = [
-        (kind, one, Request(one.tuning.case, backend, ["", *candidates[kind]]))
+        (kind, item, Request(item.tuning.case, backend, ["", *candidates[kind]]))
         for kind, several in sorted(by_kind.items())
-        for one in several
+        for item in several
         if candidates[kind]
     ]
     gains: dict[str, list[dict[str, float]]] = defaultdict(list)
@@ -221,10 +221,10 @@ def _gains(times: Sequence[Times]) -> dict[str, float]:
     """Return how many times as fast as the first each is, by medians and minima alike."""
     default, *others = times
     return {
-        one.choices: 0.0 if one.problem else min(
-            default.median_ns / one.median_ns, default.fastest_ns / one.fastest_ns
+        other.choices: 0.0 if other.problem else min(
+            default.median_ns / other.median_ns, default.fastest_ns / other.fastest_ns
         )
-        for one in others
+        for other in others
     }  # fmt: skip
 
 
@@ -236,8 +236,8 @@ def _best(
         candidate: [each.get(candidate, 0.0) for each in gains] for candidate in candidates
     }
     fitting = {
-        one: math.exp(sum(map(math.log, each)) / len(each))
-        for one, each in by_choices.items()
+        item: math.exp(sum(map(math.log, each)) / len(each))
+        for item, each in by_choices.items()
         if each and min(each) >= _MOST_LOSS
     }
     best = max(fitting, key=lambda each: fitting[each], default="")

@@ -176,7 +176,11 @@ def about(tool: Path) -> dict[str, object]:
     name, driver, capability = (part.strip() for part in said.splitlines()[0].split(","))
     major, _, minor = capability.partition(".")
     here = int(major) * 10 + int(minor)
-    usable = [one for one in ARCHITECTURES if one // 10 == here // 10 and one <= here]
+    usable = [
+        architecture
+        for architecture in ARCHITECTURES
+        if architecture // 10 == here // 10 and architecture <= here
+    ]
     version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True)
     names = ("ortkit", "onnxruntime-gpu", "triton", "numpy")
     return {

@@ -59,7 +59,7 @@ def attention_body(
         parts.append(f"{to}s = Constant <value_ints = [0, 0, {count}, {width}]> ()")
         parts.append(f"{to}r = Reshape ({name}, {to}s)")
         parts.append(f"{to} = Transpose <perm = [0, 2, 1, 3]> ({to}r)")
-    scale, low = (int(np.array(one, np.float16).view(np.uint16)) for one in (0.125, -np.inf))
+    scale, low = (int(np.array(item, np.float16).view(np.uint16)) for item in (0.125, -np.inf))
     keys, values = "K", "V"
     if appended:
         keys, values = "GK", "GV"

@@ -38,7 +38,9 @@ class Case:
     def signature(self) -> RegionSignature:
         """Return the region."""
         inputs, outputs = (
-            tuple(TensorSpec(one, self.dtypes.get(one, self.dtype), shape) for one, shape in each)
+            tuple(
+                TensorSpec(item, self.dtypes.get(item, self.dtype), shape) for item, shape in each
+            )
             for each in (self.inputs.items(), self.outputs.items())
         )
         names = ", ".join(self.inputs), ", ".join(self.outputs)

@@ -109,7 +109,7 @@ def nodes_of(case: Case, kernel: CudaKernel) -> list[Node]:
 def sizes_for(case: Case, variants: Sequence[Variant], number: int) -> dict[str, int] | None:
     """Return the first sizes of the case that a variant takes, at best before any other."""
     signature, variant = case.signature(), variants[number]
-    rivals = [one for one in variants[:number] if one.aligned <= variant.aligned]
+    rivals = [item for item in variants[:number] if item.aligned <= variant.aligned]
     fitting = [sizes for sizes in case.sizes if _holds(variant, signature, sizes)]
     for sizes in fitting:
         if not any(_holds(rival, signature, sizes) for rival in rivals):
@@ -267,7 +267,7 @@ def _feeds(node: Node) -> dict[str, Array]:
     packed = packed_rows(onnx.parser.parse_function(node.signature.body))
     if packed is not None:
         arrays = [each.array for each in packed.agree(list(map(Operand, arrays)), 0)]
-    return {node.tensor(spec.name): one for spec, one in zip(specs, arrays, strict=True)}
+    return {node.tensor(spec.name): array for spec, array in zip(specs, arrays, strict=True)}
 
 
 def _random(dtype: str, shape: tuple[int, ...], seed: int) -> Array:

@@ -113,8 +113,8 @@ def test_each_mode_of_torch_is_timed_and_the_fastest_said(
         return ended
 
     monkeypatch.setattr("scripts.benches.cuda_modes.subprocess.run", run)
-    one = SimpleNamespace(name="net", example=[0])
-    found = cuda_modes.time_modes(one, [*known, "reduce-overhead"], 3)  # type: ignore[arg-type]
+    simple_namespace = SimpleNamespace(name="net", example=[0])
+    found = cuda_modes.time_modes(simple_namespace, [*known, "reduce-overhead"], 3)  # type: ignore[arg-type]
     assert cuda_modes.best_of(found) == "max-autotune"
     assert found["channels last"] == {"failed": "b: no such kernel"}
     assert found["reduce-overhead"] == {"failed": "not ready in 3 s"}

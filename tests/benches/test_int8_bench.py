@@ -26,7 +26,7 @@ def test_operators_are_counted_with_their_reasons() -> None:
         }"""
     )
     inside = {"int8_product_0": ["MatMulInteger", "Cast", "Mul"], "product_1": ["MatMul", "Relu"]}
-    bodies = {name: [onnx.NodeProto(op_type=one) for one in ops] for name, ops in inside.items()}
+    bodies = {name: [onnx.NodeProto(op_type=op) for op in ops] for name, ops in inside.items()}
     found = counted(model, bodies)
     assert (found.on_bytes, found.on_floats) == (1, 3)
     assert set(found.why.split(", ")) == {

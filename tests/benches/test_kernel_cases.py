@@ -49,7 +49,7 @@ def test_what_an_empty_run_takes_is_taken_off_but_from_the_copy() -> None:
 def test_a_region_in_another_layout_computes_the_same() -> None:
     for case in (case for case in CASES if case.region is not None):
         before, inner = case.build(), case.as_kernel()
-        (weight,) = (one for one in before.graph.initializer if one.name == "weight")
+        (weight,) = (item for item in before.graph.initializer if item.name == "weight")
         (other,) = (one for one in inner.graph.initializer if one.name == "weight")
         moved = onnx.numpy_helper.to_array(weight).transpose(2, 3, 1, 0)
         other.CopyFrom(onnx.numpy_helper.from_array(moved, "weight"))

@@ -42,8 +42,8 @@ def test_a_kernel_without_choices_is_left_as_it_is(monkeypatch: pytest.MonkeyPat
 
 
 def test_regions_by_hand_are_in_the_suite_for_cpus() -> None:
-    names = [one.name for one in suite(np.float32, by_hand=True)]
-    more = [one for one in names if one not in {each.name for each in suite(np.float16)}]
+    names = [item.name for item in suite(np.float32, by_hand=True)]
+    more = [name for name in names if name not in {each.name for each in suite(np.float16)}]
     assert (
         sum("attention" in one or "convolution" in one or "depthwise" in one for one in more) == 11
     )
@@ -60,7 +60,7 @@ def test_a_table_keeps_what_a_run_does_not_come_to(tmp_path: Path) -> None:
     again.write({"rows": None, "flat": {**chosen, "choices": "unroll=2"}}, 5.0)
     content = json.loads((tmp_path / "t.json").read_text())
     assert content["as_ruled"] == ["rows"]
-    assert {kind: one["choices"] for kind, one in content["kinds"].items()} == {
+    assert {kind: item["choices"] for kind, item in content["kinds"].items()} == {
         "flat": "unroll=2", "tiles": "vector=32",
     }  # fmt: skip
     assert (content["backend"], content["level"]) == ("tvm", "x86-64-v4")

@@ -27,10 +27,10 @@ def test_kernels_are_listed_and_removed(call, cache: Path, tmp_path: Path) -> No
     empty = call("cache", "list")
     assert (empty.code, empty.out) == (0, f"0 kernels, 0 B of at most 536.9 MB, in {cache}\n")
     made = call("optimize", tmp_path / "m.onnx", "--no-verify", "--json")
-    ops = [one["emitted_as"] for one in json.loads(made.out)["regions"]]
+    ops = [load["emitted_as"] for load in json.loads(made.out)["regions"]]
     assert len(ops) == 1
     listed = json.loads(call("cache", "list", "--json").out)
-    assert [one["op"] for one in listed["kernels"]] == ops
+    assert [item["op"] for item in listed["kernels"]] == ops
     assert listed["bytes"] == sum(path.stat().st_size for path in cache.iterdir())
     shown = call("cache", "list").out
     assert ops[0] in shown

@@ -24,7 +24,7 @@ def test_inspect_shows_names_costs_and_what_is_assumed(call, folder: Path) -> No
     doubled = json.loads(call("inspect", folder / "bert.onnx", "--json", "--shape", "batch=4").out)
     single = json.loads(call("inspect", folder / "bert.onnx", "--json", "--shape", "batch=2").out)
     products = [
-        {one["op"]: one["flops"] for one in content["cost"]["ops"]}["MatMul"]
+        {item["op"]: item["flops"] for item in content["cost"]["ops"]}["MatMul"]
         for content in (single, doubled)
     ]
     assert products[1] == 2 * products[0] > 0
@@ -108,7 +108,7 @@ def test_try_measures_and_writes_nothing(call, folder: Path) -> None:
 def test_passes_are_listed_by_level_and_shown(call) -> None:
     everything = json.loads(call("passes", "list", "--json").out)["passes"]
     clean = json.loads(call("passes", "list", "--level", "0", "--json").out)["passes"]
-    assert {one["level"] for one in clean} == {0}
+    assert {item["level"] for item in clean} == {0}
     assert 0 < len(clean) < len(everything)
     done = call("passes", "show", "fold-constants")
     assert "text  fold-constants{limit=1048576}" in done.out
@@ -152,5 +152,5 @@ def test_optimize_says_why_not(call, tmp_path: Path) -> None:
     assert "refused" not in call(*start).out
     content = json.loads(call(*start, "--why", "out2", "--json").out)
     assert content["why"] == "out2"
-    assert [one["outputs"] for one in content["refused"]] == [["out2"]]
+    assert [item["outputs"] for item in content["refused"]] == [["out2"]]
     assert len(json.loads(call(*start, "--json").out)["refused"]) == 2

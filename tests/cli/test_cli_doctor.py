@@ -16,7 +16,7 @@ from ortkit.targets.probes import Probed
 
 
 def found(name: str) -> Finding:
-    return next(one for one in diagnose().findings if one.name == name)
+    return next(finding for finding in diagnose().findings if finding.name == name)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_here_the_needed_things_are_found() -> None:
     stages: list[str] = []
-    states = {one.name: one.state for one in diagnose(stages.append).findings}
+    states = {finding.name: finding.state for finding in diagnose(stages.append).findings}
     assert states["onnxruntime"] == "ok"
     assert states["tvm"] == "ok"
     assert states["python"] == "ok"

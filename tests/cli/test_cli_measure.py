@@ -43,7 +43,7 @@ def test_the_document_and_the_table_say_what_was_measured(
     found = content["measurement"]
     assert found["notes"] == [] or found["model"] is not None
     assert found["threads"] == 1
-    assert [one["inputs"] for one in found["regions"]] == [["float[1, 512]", "float[512]"]]
+    assert [item["inputs"] for item in found["regions"]] == [["float[1, 512]", "float[512]"]]
     assert found["model"]["verdict"] in ("faster", "slower", "no difference")
     assert found["ceiling"]["heavy_ops"] != []
     known = documented("optimize")

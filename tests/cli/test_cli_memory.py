@@ -36,16 +36,16 @@ def test_a_sweep_grows_with_the_size(call, model: Path) -> None:
     done = call("memory", model, "--target", "cpu", *sweep, "--json")
     assert done.code == 0, done.err
     points = json.loads(done.out)["points"]
-    assert [one["sizes"] for one in points] == [
+    assert [item["sizes"] for item in points] == [
         {"batch": batch, "width": width} for batch in (16, 64) for width in (256, 512)
     ]
-    for one in points:
-        size = 4 * one["sizes"]["batch"] * one["sizes"]["width"]
-        assert one["input_bytes"] == one["output_bytes"] == size
-        (peak,) = one["peaks"]
+    for point in points:
+        size = 4 * point["sizes"]["batch"] * point["sizes"]["width"]
+        assert point["input_bytes"] == point["output_bytes"] == size
+        (peak,) = point["peaks"]
         # a, b and the output: b is written over nothing, because a is read again.
         assert peak["tensor_bytes"] == pytest.approx(3 * size, rel=0.05)
-        assert one["stages"][1]["arenas"][0]["peak"] == peak["bytes"]
+        assert point["stages"][1]["arenas"][0]["peak"] == peak["bytes"]
 
 
 def test_a_sweep_in_words(call, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

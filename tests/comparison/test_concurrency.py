@@ -26,7 +26,7 @@ def test_each_number_of_callers_is_measured(tmp_path: Path) -> None:
     for row in batch.rows:
         assert row.memory is not None
         assert row.memory.not_available == ()
-        assert [one.callers for one in row.concurrency] == [1, 3]
+        assert [item.callers for item in row.concurrency] == [1, 3]
         for one in row.concurrency:
             assert 0 < one.p50 <= one.p90 <= one.p99
             assert one.runs >= concurrency._TURNS * one.callers

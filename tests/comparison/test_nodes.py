@@ -41,7 +41,7 @@ def saved(text: str, path: Path) -> Path:
 def broken_weight(model: onnx.ModelProto, seed: int) -> tuple[onnx.ModelProto, str]:
     """Change the weight of one product somewhere; return what makes the first wrong value."""
     random = np.random.default_rng(seed)
-    weights = {one.name: one for one in model.graph.initializer if len(one.dims) >= 2}
+    weights = {item.name: item for item in model.graph.initializer if len(item.dims) >= 2}
     readers = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm", "Conv")]
     readers = [node for node in readers if node.input[1] in weights]
     chosen = readers[random.integers(len(readers))]
@@ -266,7 +266,7 @@ def with_epsilon(path: Path, *, functions: bool) -> None:
     nodes = [n for f in model.functions for n in f.node] if functions else model.graph.node
     norms = [node for node in nodes if node.op_type == "LayerNormalization"]
     for norm in norms if functions else norms[:1]:
-        next(one for one in norm.attribute if one.name == "epsilon").f = 0.5
+        next(item for item in norm.attribute if item.name == "epsilon").f = 0.5
     onnx.save(model, path)
 
 
@@ -313,7 +313,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     )
     section = text.partition("\n### compare --nodes\n")[2].partition("\n### ")[0]
     known = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
-    assert {one.split(".")[0].rstrip("[]{}") for one in known} == document.keys()
+    assert {item.split(".")[0].rstrip("[]{}") for item in known} == document.keys()
     assert {f"values[].{name}" for name in document["values"][0]} == {
         one.removesuffix("[]") for one in known if one.startswith("values[]")
     }

@@ -74,7 +74,7 @@ def test_a_chain_that_the_check_wants_whole_is_bypassed(tmp_path: Path) -> None:
     found = reduced(model, f"{sys.executable} {script}", tmp_path / "out.onnx", jobs=2)
     left = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
     assert left == ["Exp", "Erf"]
-    assert next(one.step for one in found.taken) == "nodes bypassed"
+    assert next(item.step for item in found.taken) == "nodes bypassed"
 
 
 def test_sizes_stand_in_as_numbers(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_sizes_stand_in_as_numbers(tmp_path: Path) -> None:
     found = reduced(model, command, tmp_path / "out.onnx", jobs=2)
     left = onnx.load(tmp_path / "out.onnx")
     assert [node.op_type for node in left.graph.node] == ["Reshape"]
-    assert [one.name for one in left.graph.input] == ["a"]
+    assert [item.name for item in left.graph.input] == ["a"]
     assert found.nodes_after == 1
 
 

@@ -103,7 +103,7 @@ def test_all_that_raise_are_left_out_and_the_report_says_where() -> None:
         json.dumps(optimize(onnx.parser.parse_model(TEXT), options).report.to_json())
     )
     failed = {each["name"]: each for each in content["failed_passes"]}
-    assert set(failed) == {one.name for one in RAISING}
+    assert set(failed) == {item.name for item in RAISING}
     first = failed["half-an-edit"]
     assert first["exception"] == "IndexError"
     assert first["message"] == "tuple index out of range"

@@ -196,8 +196,8 @@ needs_bf16 = pytest.mark.skipif(not runs_here(LEVEL), reason=f"no {LEVEL}")
 
 def test_a_packed_product_stays_and_its_kernel_is_made_again(tmp_path: Path) -> None:
     result = checked(packed(), tmp_path / "a.onnx", OptimizeOptions(cpu=LEVEL))
-    regions = [one for one in result.report.regions if one.kept_from]
-    assert [one.kind for one in regions] == ["bf16_product"] * 2
+    regions = [region for region in result.report.regions if region.kept_from]
+    assert [item.kind for item in regions] == ["bf16_product"] * 2
     assert len({one.emitted_as for one in regions}) == 1
     assert fused(tmp_path / "a.onnx").count(regions[0].emitted_as or "") == 2
     assert "kept, with kernels made again: bf16_product (2)" in result.report.source_kernels
@@ -222,7 +222,7 @@ def test_a_kept_node_runs_on_its_kernel(tmp_path: Path) -> None:
 def test_what_has_no_kernel_on_another_processor_is_named(tmp_path: Path) -> None:
     options = OptimizeOptions(cpu="x86-64-v3")
     result = checked(packed(), tmp_path / "a.onnx", options)
-    assert not any(one.kept_from and one.emitted_as for one in result.report.regions)
+    assert not any(region.kept_from and region.emitted_as for region in result.report.regions)
     said = result.report.source_kernels
     assert "without a kernel now: bf16_product (2): " in said
     assert "x86-64-v3" in said

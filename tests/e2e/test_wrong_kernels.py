@@ -45,7 +45,7 @@ def capped(signature: RegionSignature) -> RegionSignature:
     function = signature.function()
     name = function.output[0]
     for node in function.node:
-        node.output[:] = ["raw" if one == name else one for one in node.output]
+        node.output[:] = ["raw" if item == name else item for item in node.output]
         node.input[:] = ["raw" if one == name else one for one in node.input]
     most = numpy_helper.from_array(np.array(50, np.float32))
     function.node.append(helper.make_node("Constant", [], ["most"], value=most))
@@ -81,8 +81,8 @@ def break_kernels(monkeypatch: pytest.MonkeyPatch) -> Break:
         ) -> LibraryBuild:  # fmt: skip
             made = real(signatures, target, path, *args, **options)  # type: ignore[arg-type]
             ops = () if made.library is None else made.library.ops
-            left = [one for one in signatures if one.op_type in ops]
-            wanted = [change(one) if is_meant(one.op_type) else one for one in left]
+            left = [signature for signature in signatures if signature.op_type in ops]
+            wanted = [change(item) if is_meant(item.op_type) else item for item in left]
             if left:
                 with build_kernels(wanted, target) as built:
                     kernels = [one for one in built.found if isinstance(one, Kernel)]
@@ -106,7 +106,7 @@ def found(model: onnx.ModelProto, **options: object) -> Report:
 
 
 def by_kind(report: Report) -> Mapping[str, str]:
-    return {one.kind: one.reason for one in report.regions}
+    return {region.kind: region.reason for region in report.regions}
 
 
 @pytest.mark.usefixtures("cores")
@@ -116,7 +116,7 @@ def test_the_region_is_put_back_and_the_others_stay(
     model = onnx.parser.parse_model(TEXT)
     plain = found(model)
     assert not plain.rolled_back
-    kinds = [one.kind for one in plain.regions if one.emitted_as]
+    kinds = [region.kind for region in plain.regions if region.emitted_as]
     assert len(kinds) == 2
     wrong = kinds[0]
     break_kernels(lambda op: op.rpartition("_")[0] == wrong)
@@ -124,7 +124,7 @@ def test_the_region_is_put_back_and_the_others_stay(
     (rolled_back,) = report.rolled_back
     assert rolled_back.startswith(f"fuse-regions:{wrong}:")
     assert by_kind(report)[wrong].startswith("its kernel is wrong: inputs [3, 512]")
-    assert sum(one.emitted_as is not None for one in report.regions) == 1
+    assert sum(item.emitted_as is not None for item in report.regions) == 1
     assert report.verification is not None
     assert report.verification.verdict == "yes"
     assert "1 kernel run alone in " in report.verification.reason
@@ -147,7 +147,9 @@ def test_a_chain_of_convolutions_is_put_back_as_one(
     report = found(catalog.build("mobilenet_v2"))
     (rolled_back,) = report.rolled_back
     assert rolled_back.startswith("fuse-convolutions:nhwc:")
-    assert all(one.emitted_as is None for one in report.regions if one.kind == "depthwise_conv")
+    assert all(
+        region.emitted_as is None for region in report.regions if region.kind == "depthwise_conv"
+    )
 
 
 def test_without_verification_no_kernel_is_checked() -> None:
@@ -186,7 +188,7 @@ def test_a_wrong_kernel_for_cuda_is_put_back_without_a_gpu(
     assert plain.verification.lacks_hardware_only
     assert "2 kernels interpreted alone in " in plain.verification.reason
     assert "interpreted, not run on a GPU" in plain.verification.reason
-    wrong, right = (one.kind for one in plain.regions if one.emitted_as)
+    wrong, right = (region.kind for region in plain.regions if region.emitted_as)
     real = generate.sources_of
 
     def faulty(signature: RegionSignature, *choices: Any) -> tuple[VariantSource, ...]:
@@ -203,7 +205,7 @@ def test_a_wrong_kernel_for_cuda_is_put_back_without_a_gpu(
     (rolled_back,) = report.rolled_back
     assert rolled_back.startswith(f"fuse-regions:{wrong}:")
     assert "interpreted: output 0 off by" in by_kind(report)[wrong]
-    assert [one.kind for one in report.regions if one.emitted_as] == [right]
+    assert [item.kind for item in report.regions if item.emitted_as] == [right]
     assert report.verification is not None
     assert report.verification.verdict == "partly"
 

@@ -17,7 +17,7 @@ FENCED = re.compile(r"```(?P<kind>python|console)\n(?P<text>.*?)```", re.DOTALL)
 
 def blocks(kind: str) -> list[str]:
     found = FENCED.finditer(PAGE.read_text(encoding="utf-8"))
-    return [one["text"] for one in found if one["kind"] == kind]
+    return [item["text"] for item in found if item["kind"] == kind]
 
 
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
@@ -59,5 +59,5 @@ def test_kernels_of_your_own(place: int, toolchain: str, tmp_path: Path) -> None
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (op,) = json.loads(done.stdout)["ops"]
-    assert [one["backend"] for one in op["kernels"]] == [toolchain]
+    assert [item["backend"] for item in op["kernels"]] == [toolchain]
     assert op["check"]["kernels"] >= 9 and op["check"]["faults"] == []

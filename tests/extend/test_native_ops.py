@@ -76,7 +76,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, OpsB
     )
     path = tmp_path_factory.mktemp("ops") / "ops.so"
     cache = KernelCache(path.parent / "cache")
-    ops = [one for one in OPS.values() if one.domain == "tests.native"]
+    ops = [op for op in OPS.values() if op.domain == "tests.native"]
     yield path, build_ops(ops, path, dtypes=["float32", "float16"], cache=cache)
     OPS.clear()
     OPS.update(before)
@@ -171,7 +171,7 @@ def test_shapes_are_known_before_a_run(built: tuple[Path, OpsBuild]) -> None:
         "{ h, q = tests.native.Parts(x, v) s = tests.native.Scaled(z) }"
     )
     outputs = session(built[0], text).get_outputs()
-    assert [(one.type, one.shape) for one in outputs] == [
+    assert [(output.type, output.shape) for output in outputs] == [
         ("tensor(float)", ["rows", 6]),
         ("tensor(bool)", ["rows", 6]),
         ("tensor(float)", ["a", 2, "c"]),

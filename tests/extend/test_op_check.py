@@ -133,10 +133,10 @@ def test_kernels_are_called_with_guarded_memory(name: str, tmp_path: Path) -> No
     if not problem:
         assert len(outcomes) == len(cases)
         assert not any(one.problem for one in outcomes)
-        for case, one in zip(cases, outcomes, strict=True):
-            np.testing.assert_array_equal(one.outputs[0], case.inputs[0])
+        for case, outcome in zip(cases, outcomes, strict=True):
+            np.testing.assert_array_equal(outcome.outputs[0], case.inputs[0])
         return
-    problems = [one.problem for one in outcomes if one.problem]
+    problems = [item.problem for item in outcomes if item.problem]
     assert any(word in one for one in problems for word in problem.split("|")), problems
 
 

@@ -168,7 +168,7 @@ def test_ops_come_before_what_their_parts_fuse_into() -> None:
     found = optimized(GATED.format("Sigmoid"), gated())
     assert op_types(found) == ["tests.found::SwiGLU"]
     # The first attempt's reason goes where a later pass makes the op's body of other nodes.
-    assert [one.pass_name for one in found.report.why("SwiGLU")] == ["inline-functions"]
+    assert [item.pass_name for item in found.report.why("SwiGLU")] == ["inline-functions"]
 
 
 def test_why_says_how_near_an_op_was() -> None:

@@ -87,7 +87,7 @@ def test_it_trains_and_exports_and_runs(ops: dict[str, Any]) -> None:
     table = translation(ops["scaled"])
     program = torch.onnx.export(net, (x,), dynamo=True, custom_translation_table=table)
     model = program.model_proto
-    (node,) = [one for one in model.graph.node if one.domain == "tests.torch"]
+    (node,) = [item for item in model.graph.node if item.domain == "tests.torch"]
     assert node.op_type == "Scaled" and node.attribute[0].f == 2.0
     with ortkit.Session(model) as session:
         (found,) = session.run([x.numpy()]).values()

@@ -86,7 +86,7 @@ def op_of(kernel: Any = by_boxes, **options: Any) -> ortkit.CustomOp:
 
 
 def form_of(op: ortkit.CustomOp, dtype: str = "float16") -> Form:
-    return next(one for one in forms_of(op, [dtype], "cuda") if isinstance(one, Form))
+    return next(form for form in forms_of(op, [dtype], "cuda") if isinstance(form, Form))
 
 
 def check(kernel: Any) -> OpCheck:
@@ -101,14 +101,14 @@ def test_a_right_kernel_is_compared_in_every_case() -> None:
 
 def test_a_wrong_one_is_found() -> None:
     """Beyond the last row a box is 0."""
-    faults = [str(one) for one in check(a_row_too_far).faults]
-    assert any("a_row_too_far" in one and "off by" in one for one in faults), faults
+    faults = [str(fault) for fault in check(a_row_too_far).faults]
+    assert any("a_row_too_far" in item and "off by" in item for item in faults), faults
 
 
 def test_in_gluon_they_are_not_tried_and_that_is_said() -> None:
     found = check(in_gluon)
     assert found.faults == ()
-    assert any("in_gluon" in one and "Gluon has no interpreter" in one for one in found.notes)
+    assert any("in_gluon" in note and "Gluon has no interpreter" in note for note in found.notes)
 
 
 def test_what_is_not_for_all_gpus_has_the_others_behind_it() -> None:
@@ -117,8 +117,8 @@ def test_what_is_not_for_all_gpus_has_the_others_behind_it() -> None:
     assert [one.architectures for one in (aligned, other)] == [None, None]
     assert [one.is_aligned for one in (boxed, aligned, other)] == [True, True, False]
     (step,) = boxed.steps
-    assert [one.type for one in step.parameters] == ["tensordesc<fp16[4, 16]>"] * 2
-    assert [(one.box, one.swizzle) for one in step.maps] == [((4, 16), 32)] * 2
+    assert [parameter.type for parameter in step.parameters] == ["tensordesc<fp16[4, 16]>"] * 2
+    assert [(map_.box, map_.swizzle) for map_ in step.maps] == [((4, 16), 32)] * 2
     # Rows begin at multiples of 16 bytes.
     assert Condition(Extent(2, ("n",)), divisible_by=16) in boxed.conditions
 
@@ -141,7 +141,7 @@ def test_conditions_of_those_behind_are_theirs() -> None:
     op.kernel("triton", by_pointers, **POINTERS)
     found = sources_of_form(form_of(op))
     rule = Condition(Extent(1, ("n",)), divisible_by=32)
-    assert [rule in one.conditions for one in found] == [False, True, True, False, False]
+    assert [rule in item.conditions for item in found] == [False, True, True, False, False]
 
 
 def test_a_library_has_the_maps_for_what_has_them(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_library_has_the_maps_for_what_has_them(tmp_path: Path) -> None:
     build = build_ops(
         [op], tmp_path / "ops.so", cuda=Target("cuda", "sm_80,sm_90"), dtypes=["float16"]
     )
-    problems = [one for one in build.refused if one[1] != "cpu"]
+    problems = [item for item in build.refused if item[1] != "cpu"]
     assert problems == []
     assert [form.text for form in build.built] == [
         "float16 by by_boxes (triton)", "float16 by by_pointers (triton)",

@@ -150,19 +150,22 @@ def test_a_right_kernel_is_compared_in_every_case() -> None:
 def test_what_is_wrong_is_found_without_a_gpu(kernel: Any, problem: str) -> None:
     constants = {"BLOCK": 64} if "BLOCK" in getattr(kernel, "arg_names", ()) else {}
     grid = GRID if constants else (1,)
-    faults = [str(one) for one in check(kernel, constants=constants, grid=grid).faults]
+    faults = [str(fault) for fault in check(kernel, constants=constants, grid=grid).faults]
     assert faults and all("\n" not in one for one in faults)
-    assert any(re.search(problem, one, re.IGNORECASE) for one in faults), faults
+    assert any(re.search(problem, item, re.IGNORECASE) for item in faults), faults
 
 
 def test_what_triton_is_told() -> None:
     """Pointers of aligned tensors, and sizes that a condition makes multiples, are multiples."""
     op = declared()
     op.kernel("triton", good, grid=GRID, constants={"BLOCK": 64}, when="n % 32 == 0", warps=8)
-    (form,) = [one for one in forms_of(op, ["float16"], "cuda") if isinstance(one, Form)]
+    (form,) = [item for item in forms_of(op, ["float16"], "cuda") if isinstance(item, Form)]
     aligned, other = sources_of_form(form)
     assert (aligned.is_aligned, other.is_aligned) == (True, False)
-    told = {one.name: (one.type, one.is_multiple) for one in aligned.steps[0].parameters}
+    told = {
+        parameter.name: (parameter.type, parameter.is_multiple)
+        for parameter in aligned.steps[0].parameters
+    }
     assert told == {
         "x_ptr": ("*fp16", True), "y_ptr": ("*fp16", True), "alpha": ("fp32", False),
         "n_1_s0": ("i32", False), "n_1_s1": ("i32", True),
@@ -210,7 +213,7 @@ def test_a_kernel_that_triton_refuses(tmp_path: Path) -> None:
     build = build_ops([op], tmp_path / "x.so", cuda=Target("cuda", "sm_90"),
                       dtypes=["float16", "float32"])  # fmt: skip
     reasons = [reason for _, _, reason in build.refused]
-    assert any("Triton failed on a kernel for sm_80" in one for one in reasons), reasons
+    assert any("Triton failed on a kernel for sm_80" in item for item in reasons), reasons
     assert all("\n" not in one for one in reasons)
 
 

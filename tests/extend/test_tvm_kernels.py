@@ -121,7 +121,7 @@ def test_te_with_a_reduction_and_tir_without_the_optional_input(tmp_path: Path) 
     found = check_op(op)
     assert found.faults == () and found.kernels == found.cases > 30
     build_ops([op], tmp_path / "ops.so")
-    x, b = (RANDOM.standard_normal(one).astype(np.float32) for one in ((40, 33), (33,)))
+    x, b = (RANDOM.standard_normal(item).astype(np.float32) for item in ((40, 33), (33,)))
     text = "g (float[m,n] x, float[n] b) => (y) { y = tests.te.Centered(x, b) }"
     np.testing.assert_allclose(run(tmp_path / "ops.so", text, x=x, b=b), op(x, b), atol=1e-4)
     text = "g (float[m,n] x) => (y) { y = tests.te.Centered(x) }"
@@ -232,7 +232,7 @@ def test_in_place() -> None:
         return te.compute(x.shape, lambda i: x[x.shape[0] - 1 - i], "y")
 
     faults = check_op(turn).faults
-    assert faults and all("in place, it gives another result" in str(one) for one in faults)
+    assert faults and all("in place, it gives another result" in str(fault) for fault in faults)
 
 
 def bad_schedule(schedule: Any) -> None:
@@ -264,9 +264,9 @@ def bad_schedule(schedule: Any) -> None:
 def test_what_is_wrong_is_one_fault(kernel: Any, options: dict[str, Any], message: str) -> None:
     op = centered_op()
     op.kernel("tvm", kernel, **options)
-    faults = [str(one) for one in check_op(op).faults]
+    faults = [str(fault) for fault in check_op(op).faults]
     assert faults and all("\n" not in one for one in faults)
-    assert all(re.search(message, one) for one in faults), faults
+    assert all(re.search(message, item) for item in faults), faults
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_sums_of_columns_are_computed_side_by_side(monkeypatch: pytest.MonkeyPat
     d = te.reduce_axis((0, k), "d")
     sums = te.compute((m,), lambda i: te.sum(x[i, d], axis=d), "y")
     made = [te.create_prim_func([x, w, product(x, w)]), te.create_prim_func([x, sums])]
-    is_wide = ["T.vectorized" in scheduled(one, None, "m").script() for one in made]
+    is_wide = ["T.vectorized" in scheduled(item, None, "m").script() for item in made]
     assert is_wide == [True, False]
 
     @ortkit.custom_op("tests.te::Product")

@@ -56,8 +56,8 @@ def takes_all(_signature: RegionSignature) -> None:
     """Have a kernel for everything."""
 
 
-def ops(one: Candidate) -> list[str]:
-    return [node.op_type for node in one.region.nodes]
+def ops(candidate: Candidate) -> list[str]:
+    return [node.op_type for node in candidate.region.nodes]
 
 
 CORE = ["Cast", "Cast", "Transpose", "Reshape", "Slice", "MatMul"]

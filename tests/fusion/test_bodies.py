@@ -125,7 +125,7 @@ def test_functions_import_what_the_model_does() -> None:
     )
     after = fuse(before)
     (function,) = after.functions
-    assert {(one.domain, one.version) for one in function.opset_import} == {("", 18)}
+    assert {(item.domain, item.version) for item in function.opset_import} == {("", 18)}
     assert {(one.domain, one.version) for one in after.opset_import} == {
         ("", 18), ("ortkit.fused", 1),
     }  # fmt: skip

@@ -44,7 +44,7 @@ def test_a_region_is_cut_at_what_is_refused(refused: tuple[str, ...], expected: 
 def test_the_reason_of_a_cut_is_kept() -> None:
     scope = scope_of(from_text(f"{HEAD} {CHAIN}"))
     found = find(scope, without("Erf"))
-    left = {one.region.kind: one.reason for one in found if one.signature is None}
+    left = {item.region.kind: item.reason for item in found if item.signature is None}
     assert left == {"erf": "operator Erf"}
     assert any("cut here: operator Erf" in miss.reason for miss in scope.log.misses)
 
@@ -110,7 +110,7 @@ def test_a_reshape_to_a_computed_shape_is_written_with_a_constant() -> None:
         n = Shape <start = 0, end = 2> (x)  shape = Concat <axis = 0> (n, four, rest)
         a = Neg (x)  v = Reshape <allowzero = 1> (a, shape)  z = Abs (v) }}"""
     found = find(scope_of(from_text(text)))
-    taken = [one for one in found if one.signature is not None]
+    taken = [item for item in found if item.signature is not None]
     assert [one.region.kind for one in taken] == ["neg_abs"]
     assert len(taken[0].region.inputs) == 1
 
@@ -121,7 +121,7 @@ def test_a_table_that_is_cut_to_a_size_has_that_size() -> None:
         n = Shape <start = 1, end = 2> (x)  t = Slice (table, zero, n)
         a = Add (x, t)  z = LayerNormalization (a, one) }}"""
     scope = scope_of(from_text(text))
-    (found,) = [one for one in find(scope) if one.signature is not None]
+    (found,) = [item for item in find(scope) if item.signature is not None]
     assert found.signature is not None
     assert [tensor.shape for tensor in found.signature.inputs] == [("b", "s", 4), ("s", 4), (4,)]
 
@@ -143,7 +143,7 @@ def test_a_product_whose_factors_no_input_tells_is_one_size(
         <int64[3] rows = {{0, 4, -1}}, int64[1] first = {{0}}> {{
         p = Reshape (x, rows)  t = Transpose <perm = [0, 2, 1]> (p)
         q = CumSum (t, first)  a = Exp (q)  z = Neg (a) }}"""
-    taken = [one for one in find(scope_of(from_text(text))) if one.signature is not None]
+    taken = [item for item in find(scope_of(from_text(text))) if item.signature is not None]
     (found,) = [one for one in taken if one.region.kind == "exp_neg"]
     assert found.signature is not None
     assert exceeds_bounds(found.signature) is None
@@ -172,7 +172,7 @@ def test_a_sum_of_more_tensors_than_a_kernel_takes_is_cut() -> None:
     text = f"{HEAD} g ({inputs}) => (z) {{ {'  '.join(sums)}  z = Exp (y{len(sums)}) }}"
     taken = [each.signature for each in find(scope_of(from_text(text))) if each.signature]
     assert len(taken) > 1
-    assert all(len(one.inputs) + len(one.outputs) <= MAX_TENSORS for one in taken)
+    assert all(len(item.inputs) + len(item.outputs) <= MAX_TENSORS for item in taken)
 
 
 def test_factors_of_two_products_stay_apart() -> None:

@@ -173,7 +173,7 @@ def test_a_function_that_others_read_too_is_left() -> None:
     gate = net.op("HardSigmoid", value, alpha=1 / 6)
     end = net.conv(net.op("Mul", value, gate), (16, 8))
     _, chains = chains_of(net.model((1, 3, 64, 64), [end, gate]))
-    tails = [[n.op_type for n in one.nodes] for chain in chains for one in chain.blocks]
+    tails = [[n.op_type for n in block.nodes] for chain in chains for block in chain.blocks]
     assert tails == [["Conv"], ["Conv"]]
 
 

@@ -189,7 +189,7 @@ def step_of(name: str, dtype: str = "float16") -> onnx.ModelProto:
 def step_model(inputs: str, body: str, dtype: str = "float16") -> onnx.ModelProto:
     shape = "b, 4, 1, 16" if "4, 1, 16" in inputs else "b, n, 64"
     heads = 2 if "2, p" in inputs else 4
-    caches = ", ".join(f"float16[b, {heads}, t, 16] {one}" for one in ("gk", "gv"))
+    caches = ", ".join(f"float16[b, {heads}, t, 16] {item}" for item in ("gk", "gv"))
     text = f"{HEAD.format(opset=23)} g ({inputs}) => (float16[{shape}] y, {caches}) {{ {body} }}"
     text = text if "gk = " in text else text.replace("y = ", "y, gk, gv = ")
     text = text.replace("float16", dtype)

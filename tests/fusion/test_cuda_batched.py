@@ -130,7 +130,7 @@ def test_it_is_done_where_it_is_faster(
     )
     scope = scope_of(from_text(f"{HEAD} g ({given}) => (float16[k, l, m] y) {{ {body} }}"))
     found = found_by(BATCHED, scope, accept, CudaCostModel)
-    assert sum(one.signature is not None for one in found) == is_taken
+    assert sum(item.signature is not None for item in found) == is_taken
 
 
 def taken_for_fast(monkeypatch: pytest.MonkeyPatch) -> None:

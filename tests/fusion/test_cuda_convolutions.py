@@ -46,7 +46,7 @@ def test_a_net_is_one_chain_that_computes_the_same(name: str) -> None:
     proto = half(NETS[name]())
     expected = run(proto)
     scope, chains = chains_of(proto)
-    (chain,) = [one for one in chains if not one.reason]
+    (chain,) = [item for item in chains if not item.reason]
     convs = [node for node in scope.model.graph if node.op_type == "Conv"]
     assert {conv for block in chain.blocks for conv in block.convs} == set(convs)
     assert lower_chain(scope, chain, {})

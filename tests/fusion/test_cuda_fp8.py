@@ -74,7 +74,9 @@ def model_of(lines: list[str], rows: tuple[int, ...], dtype: type = np.float16) 
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     infos = [helper.make_tensor_value_info("x", kind, (*rows, WIDTH))]
     outs = [helper.make_tensor_value_info("y", kind, None)]
-    graph = helper.make_graph(nodes, "g", infos, outs, [one for one in held if one.name in read])
+    graph = helper.make_graph(
+        nodes, "g", infos, outs, [item for item in held if item.name in read]
+    )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return onnx.shape_inference.infer_shapes(made)
 
@@ -154,8 +156,10 @@ def test_what_is_taken_computes_the_same(name: str) -> None:
     proto = prepared(lines, rows)
     scope = scope_of(ir.from_proto(proto), kind="cuda")
     found = found_in(scope)
-    regions = [one.region for one in found if one.signature is not None]
-    assert {(one.kind, len(one.nodes)) for one in regions} == kinds, [one.reason for one in found]
+    regions = [item.region for item in found if item.signature is not None]
+    assert {(region.kind, len(region.nodes)) for region in regions} == kinds, [
+        one.reason for one in found
+    ]
     replaced: dict[ir.Value, ir.Value] = {}
     for one in found:
         if one.signature is not None:
@@ -210,7 +214,7 @@ LEFT = {
 def test_what_is_left(name: str) -> None:
     lines, rows, reason = LEFT[name]
     found = found_in(scope_of(ir.from_proto(prepared(lines, rows)), kind="cuda"))
-    assert not [one for one in found if one.signature is not None]
+    assert not [item for item in found if item.signature is not None]
     assert [one.reason for one in found if reason and reason in one.reason] or reason is None
 
 
@@ -218,7 +222,7 @@ def test_the_matrix_is_held_once() -> None:
     lines = [UP, "h = MatMul(x, U)", "i = MatMul(x, U)", "j = Relu(h)", "k = Tanh(i)",
              "y = Concat<axis=-1>(j, k)"]  # fmt: skip
     scope = scope_of(ir.from_proto(prepared(lines, (1, 1))), kind="cuda")
-    found = [one for one in found_in(scope) if one.signature is not None]
+    found = [item for item in found_in(scope) if item.signature is not None]
     assert len(found) == 2
     matrices = {
         id(value) for one in found for value in one.region.inputs

@@ -74,7 +74,7 @@ def test_what_nothing_took_is_as_it_was(name: str, is_lowered: bool) -> None:
                 assert lower_region(scope, one.region, one.signature, replaced)
     after = ir.to_proto(scope.model)
     kinds = [node.op_type for node in after.graph.node]
-    held = {one.name for one in after.graph.initializer}
+    held = {item.name for item in after.graph.initializer}
     if is_lowered and is_halved:
         assert "Split" not in kinds
         assert ("w" in held) == ("Transpose" in kinds)

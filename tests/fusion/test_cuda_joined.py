@@ -58,7 +58,8 @@ def outputs_of(proto: onnx.ModelProto) -> list[np.ndarray]:
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     feeds = {
-        one.name: rng.standard_normal(one.shape).astype(np.float16) for one in session.get_inputs()
+        item.name: rng.standard_normal(item.shape).astype(np.float16)
+        for item in session.get_inputs()
     }
     return list(session.run(None, feeds))
 
@@ -80,4 +81,4 @@ def test_a_product_and_its_skip_norm_are_one_region(kind: str, has_sum: bool) ->
 @pytest.mark.parametrize(("rows", "depth"), [(1, DEPTH), (197, DEPTH), (512, DEPTH), (101, 64)])
 def test_what_cublas_is_faster_for_is_left(rows: int, depth: int) -> None:
     proto = model_of(rows, kind="SkipLayerNormalization", has_sum=True, depth=depth)
-    assert all(one.signature is None for one in found_in(scope_of(ir.from_proto(proto))))
+    assert all(item.signature is None for item in found_in(scope_of(ir.from_proto(proto))))

@@ -91,8 +91,8 @@ def outputs_of(proto: onnx.ModelProto) -> list[np.ndarray]:
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     feeds = {
-        one.name: (rng.standard_normal(one.shape) / 2).astype(np.float16)
-        for one in session.get_inputs()
+        item.name: (rng.standard_normal(item.shape) / 2).astype(np.float16)
+        for item in session.get_inputs()
     }
     return list(session.run(None, feeds))
 
@@ -114,7 +114,7 @@ def test_matrices_are_turned(name: str) -> None:
     after, found = lowered(before, is_transposed=True)
     products = body.count("MatMul")
     assert sum(found) == sum(sizes) + products
-    held = {one.name for one in after.graph.initializer if len(one.dims) == 2}
+    held = {item.name for item in after.graph.initializer if len(item.dims) == 2}
     read = {name for node in after.graph.node for name in node.input}
     assert held <= read
     assert sum("/turned" in name for name in held) == products
@@ -181,7 +181,7 @@ def test_sizes_that_are_not_known(shape: str) -> None:
     with decomposed([scope], [DecomposeSkipNorm(), PretransposeWeight()]):
         found = found_by(gemv.ANCHOR, scope, accept, CudaCostModel)
         assert not found_by(split_k.ANCHOR, scope, accept, CudaCostModel)
-    assert all(one.signature is None or shape == "1, k" for one in found)
+    assert all(item.signature is None or shape == "1, k" for item in found)
 
 
 def many_rows(shape: str, body: str, depth: int, columns: int) -> Scope:
@@ -241,7 +241,7 @@ def test_many_rows_where_they_are_faster(
     with decomposed([scope], [DecomposeSkipNorm(), PretransposeWeight()]):
         found = found_by(gemv.ANCHOR, scope, accept, CudaCostModel)
         assert not found_by(split_k.ANCHOR, scope, accept, CudaCostModel)
-    taken = [one for one in found if one.signature is not None]
+    taken = [item for item in found if item.signature is not None]
     assert len(taken) == is_taken
     for one in taken:
         assert one.region.kind == "product"

@@ -56,8 +56,8 @@ def without_kernels(model: onnx.ModelProto | ir.Model) -> np.ndarray:
     session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
     feeds = {
-        one.name: rng.standard_normal(one.shape).astype(TYPES[one.type])
-        for one in session.get_inputs()
+        item.name: rng.standard_normal(item.shape).astype(TYPES[item.type])
+        for item in session.get_inputs()
     }
     (found,) = session.run(None, feeds)
     return np.asarray(found, np.float64)

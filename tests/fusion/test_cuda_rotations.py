@@ -105,7 +105,7 @@ def test_apart_they_compute_the_same(name: str) -> None:
     # Of parts the attention reads the whole itself: only what is rotated apart is split.
     is_split = name in ("keys first", "something between")
     assert kinds.count("Split") == rotations + is_split
-    (node,) = [one for one in fused.graph.node if one.domain == "ortkit.fused"]
+    (node,) = [item for item in fused.graph.node if item.domain == "ortkit.fused"]
     assert len(node.input) == operands
     feeds = feeds_of(model)
     wide = {key: feed.astype(np.float32) for key, feed in feeds.items()}

@@ -149,7 +149,7 @@ def test_it_is_refused_no_more_while_it_is_one_node() -> None:
     scope = scope_of(ir.from_proto(model_of("a cap and a mask")), kind="cuda")
     FuseAttention().run(scope)
     misses = dict(scope.log.misses)
-    assert [one.pass_name for one in misses] == ["fuse-attention"]
+    assert [miss.pass_name for miss in misses] == ["fuse-attention"]
     with decomposed([scope], [ComposeAttention(takes)]):
         assert not scope.log.misses
     assert scope.log.misses == misses

@@ -91,7 +91,9 @@ class Refusing:
     def __call__(
         self, signatures: Sequence[RegionSignature], *_: object, **__: object
     ) -> LibraryBuild:
-        refused = [(one, "a whim") for one in signatures if self.random.random() < self.share]
+        refused = [
+            (signature, "a whim") for signature in signatures if self.random.random() < self.share
+        ]
         return LibraryBuild(None, (), tuple(refused), 0, "", 0.0)
 
 
@@ -102,8 +104,8 @@ in_order = plan._decompositions
 def eager(target: Target, around: Surroundings) -> Sequence[Decomposition]:
     """Return what is decomposed, whatever the size: tiny models would not gain."""
     return [
-        replace(one, wanted=lambda *_: True) if one.name in EAGER else one
-        for one in in_order(target, around)
+        replace(item, wanted=lambda *_: True) if item.name in EAGER else item
+        for item in in_order(target, around)
     ]
 
 
@@ -120,7 +122,7 @@ def planned(result: PipelineResult) -> None:
         result.scopes, Path("unused"), "triton", Target("cuda", "sm_80"), lambda *_: None
     )
     after = ir.to_proto(result.model)
-    held = {one.name for one in after.graph.initializer}
+    held = {item.name for item in after.graph.initializer}
     assert held <= {name for node in after.graph.node for name in node.input}
     feeds = feeds_of(before)
     for got, want in zip(run(after, feeds), run(before, feeds), strict=True):

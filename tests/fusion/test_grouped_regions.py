@@ -48,7 +48,7 @@ def found(of: Scope) -> list[Candidate]:
 def test_attention_over_a_cache() -> None:
     (one,) = found(scope())
     assert one.signature is not None
-    assert {one.symbol for one in value_sizes(one.signature)} == {
+    assert {size.symbol for size in value_sizes(one.signature)} == {
         spec.shape[2] for spec in one.signature.outputs[1:]
     }
 

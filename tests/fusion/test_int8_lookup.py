@@ -62,4 +62,4 @@ def test_a_crash_leaves_the_operators_and_says_why(
         node.op_type for each in onnx.load(tmp_path / "made.onnx").functions for node in each.node
     }
     misses = [miss.reason for miss in made.report.misses]
-    assert any("no table of a function of bytes: the process crashed" in one for one in misses)
+    assert any("no table of a function of bytes: the process crashed" in item for item in misses)

@@ -120,7 +120,7 @@ def test_runs_on_a_kernel_with_the_same_numbers(
 ) -> None:
     source = make(tmp_path)
     made = ortkit.optimize(source, ortkit.OptimizeOptions(verify=False, check_load=False))
-    assert any("int8_product" in (one.emitted_as or "") for one in made.report.regions)
+    assert any("int8_product" in (region.emitted_as or "") for region in made.report.regions)
     made.save(tmp_path / "made.onnx")
     feeds = {"x": floats(ROWS, DEPTH, seed=7)}
     before = ort.InferenceSession(

@@ -81,7 +81,7 @@ def test_small_values_are_computed_again_on_gpus(
     text = f"""g (float[n, 8] x, float[8] r) => ({outputs})
         {{ a = Tanh (r)  b = Neg (a)  z = Add (x, b) }}"""
     found = find(scope_of(from_text(f"{HEAD} {text}"), kind=kind))
-    assert [one.region.kind for one in found if one.signature is not None] == expected
+    assert [item.region.kind for item in found if item.signature is not None] == expected
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_cudnn_adds_and_rectifies_what_it_convolves(
     text = f"""g (float[n, 8, 16, 16] x) => ({outputs})
         <float[8, 8, 1, 1] k = {{{", ".join(["1"] * 64)}}}> {{ {body} }}"""
     found = find(scope_of(from_text(f"{HEAD} {text}"), kind="cuda"))
-    assert [one.region.kind for one in found if one.signature is not None] == expected
+    assert [item.region.kind for item in found if item.signature is not None] == expected
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_what_may_be_no_member(body: str, reason: str) -> None:
         <float[2, 2, 1, 1] k = {{1, 1, 1, 1}}, float s = {{1}},
          float[8] one = {{1, 1, 1, 1, 1, 1, 1, 1}}> {{ {body} }}"""
     scope = scope_of(from_text(text))
-    taken = [one.region.kind for one in find(scope) if one.signature is not None]
+    taken = [item.region.kind for item in find(scope) if item.signature is not None]
     assert taken in ([], ["relu"])
     assert any(reason in miss.reason for miss in scope.log.misses), scope.log.misses
 
@@ -191,7 +191,7 @@ def test_a_long_chain_is_cut_into_regions_of_bounded_size() -> None:
     nodes = 3 * MAX_NODES
     steps = "  ".join(f"v{i} = Neg (v{i - 1})" for i in range(1, nodes))
     text = f"{HEAD} g (float[n, 8] x) => (v{nodes - 1}) {{ v0 = Neg (x)  {steps} }}"
-    sizes = [len(one.region.nodes) for one in find(scope_of(from_text(text)))]
+    sizes = [len(item.region.nodes) for item in find(scope_of(from_text(text)))]
     assert sizes == [MAX_NODES] * 3
 
 
@@ -212,7 +212,7 @@ def test_element_types(dtype: str, is_member: bool) -> None:
     text = f"{HEAD} g (bool[n, 8] k, {dtype}[n, 8] x, {dtype}[n, 8] y) => (z)"
     text += "{ a = Where (k, x, y)  z = Where (k, y, a) }"
     scope = scope_of(from_text(text))
-    assert [one.region.kind for one in find(scope)] == ["where"] * is_member
+    assert [item.region.kind for item in find(scope)] == ["where"] * is_member
     assert bool(scope.log.misses) != is_member
 
 

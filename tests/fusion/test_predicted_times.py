@@ -125,7 +125,7 @@ def test_a_convolution_takes_what_was_measured_here(
     net = net.model((1, 32, 8, 8), [net.conv(net.conv("x", (32, 48), 5, pads=[2] * 4), (48, 16))])
     scope = scope_of(ir.from_proto(net))
     (chain,) = find_chains(scope, scope.model.graph, accept)
-    block = next(one for one in chain.blocks if one.kind == "conv")
+    block = next(item for item in chain.blocks if item.kind == "conv")
     predicted = block_cost(scope, block)
     save_calibration(Calibration(kernels=((kind, 2.0),), machine=machine()))
     found = block_cost(scope, block)
@@ -204,7 +204,7 @@ def test_split_k_takes_the_times_of_the_nearest_weight() -> None:
 
 def test_sizes_that_are_not_known_are_taken_for_several() -> None:
     def total(found: list[Prediction | None]) -> tuple[float, float]:
-        each = [one for one in found if one is not None]
+        each = [item for item in found if item is not None]
         return sum(one.before_ns for one in each), sum(one.after_ns for one in each)
 
     known = [predict(gemv.ANCHOR, replace(LARGE, rows=rows)) for rows in (128, 512, 2048, 8192)]

@@ -62,8 +62,8 @@ def reasons(proto: onnx.ModelProto) -> list[str]:
     return [miss.reason for miss in scope.log.misses]
 
 
-def ops(one: Candidate) -> list[str]:
-    return [node.op_type for node in one.region.nodes]
+def ops(candidate: Candidate) -> list[str]:
+    return [node.op_type for node in candidate.region.nodes]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_same_results_with_and_without_kernels(
         [scope_of(model)], tmp_path / "a.ops.so", "tvm", Target(), lambda *_: None
     )
     assert library is not None
-    assert [one.reason for one in reports] == [""]
+    assert [report.reason for report in reports] == [""]
     after = ir.to_proto(model)
     assert len(after.graph.node) == 1
     assert sum(len(each.raw_data) for each in after.graph.initializer) < 1.3 * sum(
@@ -188,7 +188,7 @@ def test_a_product_that_is_denied_stays_as_it_is(tmp_path: Path) -> None:
         [scope], tmp_path / "a.ops.so", "tvm", Target("cpu", ANCHOR.level), lambda *_: None
     )
     assert library is None
-    assert [one.emitted_as for one in reports if "product" in one.kind] == [None]
+    assert [report.emitted_as for report in reports if "product" in report.kind] == [None]
     assert [node.op_type for node in model.graph] == ["Gemm", "Relu"]
     assert sorted(model.graph.initializers) == ["b", "w"]
 
@@ -229,7 +229,7 @@ def test_bodies_of_control_flow(tmp_path: Path) -> None:
     reports, library, _ = compile_regions(
         [scope_of(model)], tmp_path / "a.ops.so", "tvm", Target(), lambda *_: None
     )
-    assert [one.emitted_as is None for one in reports] == [False, False]
+    assert [report.emitted_as is None for report in reports] == [False, False]
     assert list(model.graph.initializers) == ["w/panels"]
     x = np.random.default_rng(0).standard_normal((48, 128), np.float32)
     for condition in (True, False):
@@ -246,7 +246,7 @@ def test_deep_matrices_are_multiplied(columns: int, tmp_path: Path) -> None:
     reports, library, _ = compile_regions(
         [scope_of(model)], tmp_path / "a.ops.so", "tvm", Target(), lambda *_: None
     )
-    assert [one.emitted_as is not None for one in reports] == [True]
+    assert [report.emitted_as is not None for report in reports] == [True]
     x = np.random.default_rng(0).standard_normal((80, 2048), np.float32)
     (want,), (got,) = run(proto, {"x": x}), run(ir.to_proto(model), {"x": x}, library=library)
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-4)
@@ -322,7 +322,7 @@ def test_a_processor_never_seen_has_the_rates_of_its_level(
     assert cpu.native_microarchitecture() == ""
     assert rates_at(level) is RATES[""]
     scope = scope_of(ir.from_proto(model_of("y = MatMul(x, w)")), level=level)
-    taken = [one.signature is not None for one in found_by(ANCHOR, scope)]
+    taken = [item.signature is not None for item in found_by(ANCHOR, scope)]
     assert taken == ([True] if level == "x86-64-v4" else [])  # measured as no faster on AVX2
 
 
@@ -336,5 +336,5 @@ def test_what_was_measured_here_decides(
         monkeypatch.setattr(cost_model, "native_level", lambda level=level: level)
         scope = scope_of(ir.from_proto(model_of("y = MatMul(x, w)")), level=ANCHOR.level)
         search = replace(search_of(scope), cost=cost_model.cost_model_of(scope))
-        taken = [one.signature is not None for one in grown(search, ANCHOR)]
+        taken = [item.signature is not None for item in grown(search, ANCHOR)]
         assert taken == ([True] if is_taken or not is_here else [])

@@ -72,7 +72,7 @@ def check_with_kernels(seed: int, folder: Path) -> None:
         [scope_of(model)], folder / "kernels.so", "auto", Target(), lambda _done, _total: None
     )
     assert library is not None
-    assert any(one.emitted_as is not None for one in reports)
+    assert any(report.emitted_as is not None for report in reports)
     after = ir.to_proto(model)
     for size in (1, 5, 67):
         feeds = feeds_of(before, {"s": size})

@@ -94,7 +94,7 @@ def checked(*reasons: str) -> Verification:
         OutputComparison(f"present.{n}", "float32", 9.0, 1.0, (), True, 0, reason, True)
         for n, reason in enumerate(reasons)
     )
-    gaps = tuple(Gap(f"output {one.name!r}", one.reason) for one in outputs)
+    gaps = tuple(Gap(f"output {output.name!r}", output.reason) for output in outputs)
     return Verification("partly", f"4 sets; not compared: {gaps_text(gaps)}; 2 kernels", outputs,
                         not_compared=gaps)  # fmt: skip
 

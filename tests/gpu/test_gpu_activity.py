@@ -20,8 +20,8 @@ g (float[4096, 4096] x) => (float[4096, 4096] y) { a = MatMul(x, x)  y = Relu(a)
 
 def test_kernels_take_what_the_host_waits_for() -> None:
     x = np.random.default_rng(0).standard_normal((4096, 4096)).astype(np.float32)
-    with ortkit.Session(models.model(_PRODUCT), "cuda") as one:
-        bound = one.bind({"x": x})
+    with ortkit.Session(models.model(_PRODUCT), "cuda") as session:
+        bound = session.bind({"x": x})
         for _ in range(3):
             bound.run()
         waits = []
@@ -48,13 +48,13 @@ def test_kernels_are_put_under_their_nodes(tmp_path: Path) -> None:
     x = models.rows(1000)
     with ortkit.Session(
         models.model(models.SHAPED), "cuda", trace_prefix=tmp_path / "trace"
-    ) as one:
-        one.run(x)
-        origin = one.onnxruntime.get_profiling_start_time_ns()
+    ) as session:
+        session.run(x)
+        origin = session.onnxruntime.get_profiling_start_time_ns()
         with CudaActivity() as activity:
-            one.run(x)
+            session.run(x)
         trace = attach_kernels(
-            read_trace(Path(one.onnxruntime.end_profiling())), activity.events(origin)
+            read_trace(Path(session.onnxruntime.end_profiling())), activity.events(origin)
         )
     nodes = [trace.nodes[event.node].op for event in trace.kernels if event.node >= 0]
     assert nodes.count("Tanh") == 1

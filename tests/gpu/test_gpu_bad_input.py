@@ -78,17 +78,19 @@ def test_scratch_memory_that_is_not_there(library: Callable[..., Path]) -> None:
     options.add_session_config_entry("ortkit.fused.target", "cuda")
     options.register_custom_ops_library(str(library(DOUBLE_AND_ADD)))
     limited = [("CUDAExecutionProvider", {"gpu_mem_limit": str(64 << 20)})]
-    one = ort.InferenceSession(fused_model(DOUBLE_AND_ADD), options, providers=limited)
+    inference_session = ort.InferenceSession(
+        fused_model(DOUBLE_AND_ADD), options, providers=limited
+    )
 
     def run(a: int, b: int) -> float:
         x, w, y = (torch.ones(shape, device="cuda") for shape in ((a, b), (b,), (a, b)))
         torch.cuda.synchronize()
-        binding = one.io_binding()
+        binding = inference_session.io_binding()
         for name, value in (("X", x), ("W", w)):
             shape, address = tuple(value.shape), value.data_ptr()
             binding.bind_input(name, "cuda", 0, np.float32, shape, address)
         binding.bind_output("Y", "cuda", 0, np.float32, (a, b), y.data_ptr())
-        one.run_with_iobinding(binding)
+        inference_session.run_with_iobinding(binding)
         return float(y.sum())
 
     for _ in range(2):
@@ -120,7 +122,7 @@ def test_sizes_beyond_32_bits(tmp_path: Path) -> None:
     options.add_session_config_entry("ortkit.fused.target", "cuda")
     options.register_custom_ops_library(str(path))
     torch = pytest.importorskip("torch")
-    one = ort.InferenceSession(
+    inference_session = ort.InferenceSession(
         fused_model(signature), options, providers=["CUDAExecutionProvider"]
     )
     if device_memory(0).free < 3 * HALF * BEYOND:
@@ -130,9 +132,9 @@ def test_sizes_beyond_32_bits(tmp_path: Path) -> None:
         x = torch.full((size,), -2.5, dtype=torch.float16, device="cuda")
         y = torch.zeros_like(x)
         torch.cuda.synchronize()
-        binding = one.io_binding()
+        binding = inference_session.io_binding()
         binding.bind_input("X", "cuda", 0, np.float16, (size,), x.data_ptr())
         binding.bind_output("Y", "cuda", 0, np.float16, (size,), y.data_ptr())
-        one.run_with_iobinding(binding)
+        inference_session.run_with_iobinding(binding)
         assert bool((y == 2.5).all())
         del x, y, binding

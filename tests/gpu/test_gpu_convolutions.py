@@ -65,10 +65,10 @@ def test_nets(name: str, graph: bool) -> None:
     pytest.importorskip("triton")
     proto = half(NETS[name]())
     made = ortkit.optimize(proto, CUDA)
-    assert {one.emitted_as is not None for one in made.report.regions if "conv" in one.kind} == {
-        True
-    }
-    shape = [one.dim_value or 3 for one in proto.graph.input[0].type.tensor_type.shape.dim]
+    assert {
+        region.emitted_as is not None for region in made.report.regions if "conv" in region.kind
+    } == {True}
+    shape = [item.dim_value or 3 for item in proto.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(5).standard_normal(shape).astype(np.float16)
     with ortkit.Session(proto, "cpu") as session:
         expected = session.run({"x": x})

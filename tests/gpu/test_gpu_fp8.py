@@ -73,7 +73,7 @@ def quantized(rows: tuple[int | str, ...], way: str) -> onnx.ModelProto:
     ]
     read = {name for node in nodes for name in node.input}
     graph = helper.make_graph(
-        nodes, "g", infos[:1], infos[1:], [one for one in held if one.name in read]
+        nodes, "g", infos[:1], infos[1:], [item for item in held if item.name in read]
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
@@ -101,10 +101,10 @@ def test_models_in_eight_bits(rows: tuple[int | str, ...], way: str) -> None:
     proto = quantized(rows, way)
     options = ortkit.OptimizeOptions(target="cuda", arch="sm_90", verify=False)
     made = ortkit.optimize(proto, options)
-    kinds = sorted(one.kind for one in made.report.regions if one.emitted_as is not None)
+    kinds = sorted(region.kind for region in made.report.regions if region.emitted_as is not None)
     rounded = {"weights": 0, "one": 1, "each": 2}[way]
     assert kinds == ["product"] * 2 + ["rounded_rows"] * rounded
-    assert not any(one.left_out for one in made.report.regions)
+    assert not any(item.left_out for item in made.report.regions)
     rng = np.random.default_rng(3)
     for count in (0, 1, 130, 5000) if "n" in rows else (0,):
         sizes = [count if isinstance(size, str) else size for size in rows]

@@ -112,7 +112,7 @@ def test_a_kernel_is_captured_into_a_graph(
     captured = session(signature, library(), graph=True)
     feeds = feeds_of(33, 1000)
     values = {
-        name: ort.OrtValue.ortvalue_from_numpy(one, "cuda", 0) for name, one in feeds.items()
+        name: ort.OrtValue.ortvalue_from_numpy(feed, "cuda", 0) for name, feed in feeds.items()
     }
     shape, dtype = feeds["X"].shape, np.float32
     out = ort.OrtValue.ortvalue_from_shape_and_type(shape, dtype, "cuda", 0)
@@ -130,7 +130,7 @@ def test_a_kernel_is_captured_into_a_graph(
 
 def test_sessions_and_threads(library: Callable[..., Path]) -> None:
     path = library()
-    sessions = [session(one, path) for one in (ADD_ROWS, DOUBLE_AND_ADD) * 2]
+    sessions = [session(item, path) for item in (ADD_ROWS, DOUBLE_AND_ADD) * 2]
 
     def work(number: int) -> None:
         signature = (ADD_ROWS, DOUBLE_AND_ADD)[number % 2]

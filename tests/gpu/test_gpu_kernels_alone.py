@@ -29,7 +29,7 @@ from faulty_kernels import calling
 from mutants.interpreted import regions
 
 pytest.importorskip("triton")
-REGIONS = {one.name: one.signature for one in regions()}
+REGIONS = {region.name: region.signature for region in regions()}
 #: What is wrong: a pattern of Triton's code, and what takes its place.
 FAULTS = {
     "the first place of an output": (r"tl\.store\(y0 \+ ", "tl.store(y0 + 1 + "),
@@ -88,10 +88,10 @@ def test_a_fault_is_found(name: str, fault: str, tmp_path: Path) -> None:
     assert not isinstance(found, Refused)
     wrong = [
         replace(
-            one,
-            steps=tuple(replace(s, text=re.sub(pattern, text, s.text)) for s in one.steps),
+            item,
+            steps=tuple(replace(s, text=re.sub(pattern, text, s.text)) for s in item.steps),
         )
-        for one in found
+        for item in found
     ]
     if any(one == other for one, other in zip(wrong, found, strict=True)):
         pytest.skip("the code has no such place in every variant")

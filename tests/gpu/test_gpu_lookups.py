@@ -36,7 +36,7 @@ def test_rows_are_looked_up_in_the_kernel(width: int, graph: bool) -> None:
     pytest.importorskip("triton")
     proto = embedding(width)
     made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
-    kinds = [one.kind for one in made.report.regions if one.emitted_as]
+    kinds = [region.kind for region in made.report.regions if region.emitted_as]
     assert kinds == ["gather_add_layer_norm"]
     random = np.random.default_rng(1)
     with (

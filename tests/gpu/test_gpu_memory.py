@@ -15,9 +15,9 @@ from tests.gpu import cuda_models as models
 
 def test_arenas_of_the_device() -> None:
     rows = 1 << 16
-    with ortkit.Session(models.model(models.CHAIN), "cuda") as one:
-        one.run(models.rows(rows))
-        report = one.memory()
+    with ortkit.Session(models.model(models.CHAIN), "cuda") as session:
+        session.run(models.rows(rows))
+        report = session.memory()
         device, pinned = report.arena("Cuda"), report.arena("CudaPinned")
         assert device is not None
         assert pinned is not None
@@ -41,9 +41,9 @@ def test_sessions_that_come_and_go_leave_nothing(cuda_graph: bool) -> None:
 
     def some(count: int) -> tuple[int, int]:
         for _ in range(count):
-            with ortkit.Session(proto, "cuda", cuda_graph=cuda_graph, threads=1) as one:
-                one.run(x)
-                one.bind({"x": x}).run()
+            with ortkit.Session(proto, "cuda", cuda_graph=cuda_graph, threads=1) as session:
+                session.run(x)
+                session.bind({"x": x}).run()
         gc.collect()
         return device_memory(0).free, len(list(Path("/proc/self/fd").iterdir()))
 
@@ -54,13 +54,13 @@ def test_sessions_that_come_and_go_leave_nothing(cuda_graph: bool) -> None:
 
 
 def test_runs_leave_nothing() -> None:
-    with ortkit.Session(models.model(models.CHAIN), "cuda") as one:
-        bound = one.bind({"x": models.rows(16)})
+    with ortkit.Session(models.model(models.CHAIN), "cuda") as session:
+        bound = session.bind({"x": models.rows(16)})
 
         def some(count: int) -> int:
             for number in range(count):
                 bound.run()
-                one.run(models.rows(1 + number % 8))
+                session.run(models.rows(1 + number % 8))
             return device_memory(0).free
 
         free = some(200)

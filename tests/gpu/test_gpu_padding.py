@@ -53,7 +53,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("triton")
     options = ortkit.OptimizeOptions(target="cuda", verify=False, skip_padding="mask")
     made = ortkit.optimize(encoder(), options)
-    assert "packed_attention" in {one.kind for one in made.report.regions if one.emitted_as}
+    assert "packed_attention" in {
+        region.kind for region in made.report.regions if region.emitted_as
+    }
     path = tmp_path_factory.mktemp("padding") / "packed.onnx"
     made.save(str(path))
     return path

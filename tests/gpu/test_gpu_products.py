@@ -49,8 +49,8 @@ def test_layers_of_one_row(graph: bool) -> None:
     rng = np.random.default_rng(3)
     proto = layers(rng)
     made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
-    regions = [one for one in made.report.regions if one.emitted_as is not None]
-    assert [one.kind for one in regions] == ["product"] * 2 * LAYERS
+    regions = [region for region in made.report.regions if region.emitted_as is not None]
+    assert [item.kind for item in regions] == ["product"] * 2 * LAYERS
     x = rng.standard_normal((1, 1, WIDTH)).astype(np.float16)
     with ortkit.Session(proto, "cpu") as session:
         expected = session.run({"x": x})["y"]
@@ -91,7 +91,7 @@ def test_a_product_with_its_norm_behind(rows: int) -> None:
     pytest.importorskip("triton")
     proto = layer_end(rows)
     made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
-    kinds = [one.kind for one in made.report.regions if one.emitted_as is not None]
+    kinds = [region.kind for region in made.report.regions if region.emitted_as is not None]
     assert "product_norm" in kinds
     rng = np.random.default_rng(rows)
     x, r = (rng.standard_normal((1, rows, size)).astype(np.float16) for size in (3072, 768))
@@ -140,7 +140,7 @@ def test_many_rows_with_what_follows(rows: tuple[int | str, ...], is_gated: bool
     proto = inner_layers(rows, is_gated=is_gated)
     options = ortkit.OptimizeOptions(target="cuda", verify=False, level=3)
     made = ortkit.optimize(proto, options)
-    kinds = [one.kind for one in made.report.regions if one.emitted_as is not None]
+    kinds = [region.kind for region in made.report.regions if region.emitted_as is not None]
     assert kinds == ["product"]
     rng = np.random.default_rng(3)
     for count in (0, 1, 130, 5000) if "n" in rows else (0,):
@@ -214,14 +214,14 @@ def test_many_products_halves_and_deep_ones(name: str) -> None:
         cut = 1 if is_split else len(names) - 1
         nodes.append(helper.make_node(kind, names[:cut], names[cut:], **attributes))
     infos = [
-        helper.make_tensor_value_info(one, TensorProto.FLOAT16, shape)
-        for one, shape in inputs.items()
+        helper.make_tensor_value_info(item, TensorProto.FLOAT16, shape)
+        for item, shape in inputs.items()
     ]
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT16, None)
     graph = helper.make_graph(nodes, "many", infos, [result], held)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
-    regions = [one for one in made.report.regions if one.emitted_as is not None]
+    regions = [region for region in made.report.regions if region.emitted_as is not None]
     assert [(one.kind, one.nodes) for one in regions] == [("product", size) for size in sizes]
     for count in (0, 1, 3) if "unknown" in name else (0,):
         feeds = {
@@ -292,7 +292,7 @@ def test_weights_in_four_bits(block: int, width: int, has_zeros: bool) -> None:
     sizes: tuple[int | str, ...] = (1, 29) if has_zeros else ("batch", "sequence")
     proto = four_bits(rng, block, sizes, width, has_zeros=has_zeros)
     made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
-    kinds = [one.kind for one in made.report.regions if one.emitted_as is not None]
+    kinds = [region.kind for region in made.report.regions if region.emitted_as is not None]
     assert kinds == ["product_nbits"] * 2
     with (
         ortkit.Session(proto, "cuda") as theirs,

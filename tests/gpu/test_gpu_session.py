@@ -16,19 +16,19 @@ from tests.gpu import cuda_models as models
 
 @pytest.mark.parametrize("target", ["cuda", "auto", ["cuda", "cpu"], CUDA, [("cuda", {})]])
 def test_cuda_takes_the_nodes(target: Any) -> None:
-    with ortkit.Session(models.model(models.CHAIN), target) as one:
-        assert one.providers == (CUDA, CPU)
-        assert {node.provider for node in one.placement()} == {CUDA}
-        assert one.notes == ()
+    with ortkit.Session(models.model(models.CHAIN), target) as session:
+        assert session.providers == (CUDA, CPU)
+        assert {node.provider for node in session.placement()} == {CUDA}
+        assert session.notes == ()
         x = models.rows(5)
-        models.close(one.run(x)["y"], models.chained(x))
+        models.close(session.run(x)["y"], models.chained(x))
 
 
 def test_nodes_on_the_cpu_are_said() -> None:
-    with ortkit.Session(models.model(models.ON_CPU), "cuda") as one:
-        assert {node.op for node in one.placement() if node.provider == CPU} == {"Det"}
-        assert "not on cuda: Det" in " ".join(one.notes)
-        one.run(models.rows(64))
+    with ortkit.Session(models.model(models.ON_CPU), "cuda") as session:
+        assert {node.op for node in session.placement() if node.provider == CPU} == {"Det"}
+        assert "not on cuda: Det" in " ".join(session.notes)
+        session.run(models.rows(64))
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,25 @@ def test_options_that_do_not_exist(options: dict[str, object], problem: str) -> 
 
 def test_a_failed_run_leaves_the_session_usable() -> None:
     x = models.rows(3)
-    with ortkit.Session(models.model(models.CHAIN), "cuda") as one:
+    with ortkit.Session(models.model(models.CHAIN), "cuda") as session:
         for wrong in (x.astype(np.float64), x[:, :3].copy(), None):
             with pytest.raises(UserError):
-                one.run(wrong)
-        models.close(one.run(x)["y"], models.chained(x))
+                session.run(wrong)
+        models.close(session.run(x)["y"], models.chained(x))
 
 
 def test_runs_from_threads() -> None:
     given = [models.rows(4 + number, number) for number in range(8)]
-    with ortkit.Session(models.model(models.CHAIN), "cuda") as one, ThreadPoolExecutor(8) as pool:
+    with (
+        ortkit.Session(models.model(models.CHAIN), "cuda") as session,
+        ThreadPoolExecutor(8) as pool,
+    ):
         for _ in range(20):
-            for x, found in zip(given, pool.map(lambda x: one.run(x)["y"], given), strict=True):
+            for x, found in zip(
+                given, pool.map(lambda x: session.run(x)["y"], given), strict=True
+            ):
                 models.close(found, models.chained(x))
-        futures = [one.run_async(x) for x in given]
+        futures = [session.run_async(x) for x in given]
         for x, future in zip(given, futures, strict=True):
             models.close(future.result()["y"], models.chained(x))
 
@@ -72,9 +77,9 @@ def test_runs_from_threads() -> None:
 def test_types_without_arrays() -> None:
     import ml_dtypes
 
-    with ortkit.Session(models.model(models.BFLOAT16), "cuda") as one:
+    with ortkit.Session(models.model(models.BFLOAT16), "cuda") as session:
         x = np.array([1, 2.5], ml_dtypes.bfloat16)
-        found = one.run(x)["y"]
+        found = session.run(x)["y"]
         assert found.dtype == ml_dtypes.bfloat16
         assert found.astype(np.float32).tolist() == [2, 5]
 
@@ -85,8 +90,8 @@ def test_tf32_can_be_turned_off() -> None:
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((256, 256)).astype(np.float32) for _ in range(2))
     wanted = a.astype(np.float64) @ b.astype(np.float64)
-    with ortkit.Session(models.model(text), [("cuda", {"use_tf32": False})]) as one:
-        found = one.run({"a": a, "b": b})["y"]
+    with ortkit.Session(models.model(text), [("cuda", {"use_tf32": False})]) as session:
+        found = session.run({"a": a, "b": b})["y"]
     assert np.abs(found - wanted).max() / np.abs(wanted).max() < 1e-5
 
 
@@ -94,25 +99,25 @@ def test_too_little_memory_is_one_line_and_the_session_goes_on() -> None:
     few, many = np.array([8], np.int64), np.array([64 << 20], np.int64)
     one_float = np.ones(1, np.float32)
     limited = [("cuda", {"gpu_mem_limit": 64 << 20})]
-    with ortkit.Session(models.model(models.FILLED), limited) as one:
+    with ortkit.Session(models.model(models.FILLED), limited) as session:
         for _ in range(2):
             with pytest.raises(RunError, match=r"^out of memory: .* requested bytes") as caught:
-                one.run({"x": one_float, "size": many})
+                session.run({"x": one_float, "size": many})
             assert "\n" not in str(caught.value)
-            assert one.run({"x": one_float, "size": few})["y"].tolist() == [1] * 8
+            assert session.run({"x": one_float, "size": few})["y"].tolist() == [1] * 8
 
 
 def test_more_memory_than_the_device_has() -> None:
     beyond = np.array([1 << 38], np.int64)
     feeds = {"x": np.ones(1, np.float32), "size": beyond}
-    with ortkit.Session(models.model(models.FILLED), "cuda") as one:
+    with ortkit.Session(models.model(models.FILLED), "cuda") as session:
         with pytest.raises(RunError, match="out of memory"):
-            one.run(feeds)
+            session.run(feeds)
         with pytest.raises(RunError, match="out of memory"):
-            one.bind({"x": (1,), "size": beyond}).run()
+            session.bind({"x": (1,), "size": beyond}).run()
         feeds["size"] = np.array([3], np.int64)
-        assert one.run(feeds)["y"].tolist() == [1, 1, 1]
-    with ortkit.Session(models.model(models.CHAIN), "cuda") as one:
+        assert session.run(feeds)["y"].tolist() == [1, 1, 1]
+    with ortkit.Session(models.model(models.CHAIN), "cuda") as session:
         with pytest.raises(RunError, match="out of memory"):
-            one.bind({"x": (1 << 33, 64)})
-        models.close(one.run(models.rows(2))["y"], models.chained(models.rows(2)))
+            session.bind({"x": (1 << 33, 64)})
+        models.close(session.run(models.rows(2))["y"], models.chained(models.rows(2)))

@@ -24,7 +24,7 @@ GROUPED = (
 
 def costs(text: str, **sizes: int) -> dict[str, OpCost]:
     model = ir.from_proto(onnx.parser.parse_model(HEADER + text))
-    return {one.op: one for one in model_cost(model, sizes).ops}
+    return {op.op: op for op in model_cost(model, sizes).ops}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,6 @@ def test_weights_count_once_and_bodies_too() -> None:
         for index, read in enumerate(node.inputs):
             if read is not None and read.name == "w":
                 node.replace_input_with(index, value)
-    found = {one.op: one for one in model_cost(model, {}).ops}
+    found = {op.op: op for op in model_cost(model, {}).ops}
     assert (found["Add"].parameters, found["Mul"].parameters) == (16, 0)
     assert (found["Add"].nodes, found["Add"].flops, found["Relu"].flops) == (2, 32, 16)

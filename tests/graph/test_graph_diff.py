@@ -22,7 +22,7 @@ def parsed(text: str) -> onnx.ModelProto:
 
 
 def told(changes: Sequence[Change]) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(one.kind, one.name, one.details) for one in changes]
+    return [(change.kind, change.name, change.details) for change in changes]
 
 
 def test_a_model_does_not_differ_from_itself() -> None:
@@ -34,7 +34,7 @@ def test_a_model_does_not_differ_from_itself() -> None:
 def test_removed_and_changed_nodes() -> None:
     after = BASE.replace("b = Identity(a)  ", "").replace("(b)", "(a)")
     found = diff_models(parsed(BASE), parsed(after))
-    assert [(one.op, one.before, one.after) for one in found.ops] == [("Identity", 1, 0)]
+    assert [(op.op, op.before, op.after) for op in found.ops] == [("Identity", 1, 0)]
     assert told(found.nodes) == [
         ("removed", "b", ()),
         ("changed", "s", ("inputs b -> a",)),
@@ -59,7 +59,7 @@ def test_a_renamed_value_is_found_by_the_name_of_its_node() -> None:
     before.graph.node[0].name = after.graph.node[0].name = "first"
     found = diff_models(before, after)
     assert told(found.nodes)[0] == ("changed", "first", ("outputs a -> z",))
-    assert {one.kind for one in found.nodes} == {"changed"}
+    assert {node.kind for node in found.nodes} == {"changed"}
 
 
 def test_weights_by_value() -> None:
@@ -89,7 +89,7 @@ def test_interface_and_header() -> None:
     after.metadata_props.add(key="k", value="v")
     found = diff_models(parsed(BASE), after)
     assert told(found.interface) == [("changed", "input x", ("type or shape",))]
-    assert {(one.kind, one.name) for one in found.header} == {
+    assert {(item.kind, item.name) for item in found.header} == {
         ("changed", "opset ai.onnx"),
         ("added", "metadata k"),
     }
@@ -99,7 +99,7 @@ def test_the_order_of_outputs() -> None:
     text = BASE.replace("=> (float[n, 4] y)", "=> (float[n, 4] y, float[n, 4] s)")
     swapped = BASE.replace("=> (float[n, 4] y)", "=> (float[n, 4] s, float[n, 4] y)")
     found = diff_models(parsed(text), parsed(swapped))
-    assert [(one.name, one.before, one.after) for one in found.interface] == [
+    assert [(item.name, item.before, item.after) for item in found.interface] == [
         ("output order", "y, s", "s, y")
     ]
 

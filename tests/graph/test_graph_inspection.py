@@ -36,8 +36,10 @@ def test_functions_are_listed_and_followed_for_the_cost() -> None:
     )
     found = inspect_model(model)
     assert found.summary.ops == {"own::Twice": 2}
-    assert [(one.name, one.nodes, one.calls) for one in found.functions] == [("own::Twice", 1, 2)]
-    assert [(one.op, one.nodes, one.flops) for one in found.cost.ops] == [("Add", 2, 24)]
+    assert [(function.name, function.nodes, function.calls) for function in found.functions] == [
+        ("own::Twice", 1, 2)
+    ]
+    assert [(op.op, op.nodes, op.flops) for op in found.cost.ops] == [("Add", 2, 24)]
     assert len(model.functions) == 1
 
 
@@ -73,7 +75,7 @@ def test_external_data_subgraphs_defaults_and_types(tmp_path: Path) -> None:
     found = inspect_model(tmp_path / "m.onnx")
     assert found.subgraphs == {"If": 2}
     assert found.dtypes == {"float16": 8200}
-    assert [(one.location, one.tensors, one.bytes) for one in found.external] == [
+    assert [(item.location, item.tensors, item.bytes) for item in found.external] == [
         ("m.data", 1, 8192)
     ]
     assert [one.has_default for one in found.inputs] == [False, False, True]

@@ -72,7 +72,7 @@ def test_every_newer_version_computes_the_same(name: str) -> None:
         onnx.checker.check_model(after, full_check=True)
         assert after.opset_import[0].version == version
         assert after.graph.input == before.graph.input
-        assert [one.name for one in after.graph.output] == [
+        assert [item.name for item in after.graph.output] == [
             one.name for one in before.graph.output
         ]
         for wanted, got in zip(want, run(after, fed), strict=True):
@@ -140,7 +140,9 @@ def test_functions_have_versions_of_their_own() -> None:
     model = ir.from_proto(before)
     assert raise_opset(model, 18) is None
     check_model(model)
-    assert {one.name: one.opset_imports[""] for one in model.functions.values()} == {
+    assert {
+        function.name: function.opset_imports[""] for function in model.functions.values()
+    } == {
         "old": 18,
         "new": 21,
         "mixed": 18,

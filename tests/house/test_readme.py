@@ -36,13 +36,13 @@ def test_the_first_screen_says_what_is_so() -> None:
     screen = PAGE.read_text("utf-8").partition("\n## ")[0]
     project = tomllib.loads((PAGE.parent / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    (runtime,) = (one for one in extras["cpu"] if one.startswith("onnxruntime"))
+    (runtime,) = (extra for extra in extras["cpu"] if extra.startswith("onnxruntime"))
     assert runtime.removeprefix("onnxruntime") in extras["cuda"][0]
     assert f"Python {span(project['requires-python'])}," in screen
     assert f"ONNX Runtime {span(runtime)} " in screen
     assert {*re.findall(r'"\.\[(\w+)\]"', screen)} == {*KINDS} <= {*extras}
     assert f"NVIDIA GPUs from {DEFAULT_LEVEL.partition(',')[0]} on" in screen
-    images = {Path(one).name for one in re.findall(r"!\[[^\]]+\]\(docs/images/(.*?)\)", screen)}
+    images = {Path(item).name for item in re.findall(r"!\[[^\]]+\]\(docs/images/(.*?)\)", screen)}
     assert images == {"before_after.svg", *charts()}
     assert len(re.findall(r"^    \S", screen, re.MULTILINE)) == 2  # two commands
     assert HEADLINE.search(screen)

@@ -51,7 +51,7 @@ def test_what_a_row_names_is_there(kind: str) -> None:
     assert callable(load(traits.runner))
     assert set(traits.backends) <= BACKENDS.keys()
     assert traits.earlier_passes.keys() <= PASSES.keys()
-    assert traits.level_option in {one.name for one in fields(OptimizeOptions)}
+    assert traits.level_option in {field.name for field in fields(OptimizeOptions)}
     dtypes = {name for names in traits.kernel_dtypes.values() for name in names}
     assert dtypes <= {dtype.name for dtype in ir.DataType}
 
@@ -59,10 +59,10 @@ def test_what_a_row_names_is_there(kind: str) -> None:
 def test_every_place_of_a_row_is_looked_at() -> None:
     """A new field that names an object is added to the test above."""
     places = {
-        one.name
+        field.name
         for kind in KINDS
-        for one in fields(Traits)
-        if any(":" in text for text in _texts(getattr(traits_of(kind), one.name)))
+        for field in fields(Traits)
+        if any(":" in text for text in _texts(getattr(traits_of(kind), field.name)))
     }
     assert places == {
         "activations", "conv_anchors", "conv_epilogue", "convolutions", "cost_model",
@@ -96,4 +96,4 @@ def test_a_row_is_all_that_a_target_needs(tmp_path: Path, monkeypatch: pytest.Mo
     )
     assert target.traits.providers == ("NpuExecutionProvider", "CPUExecutionProvider")
     assert library is None
-    assert all(one.emitted_as is None for one in reports)
+    assert all(report.emitted_as is None for report in reports)

@@ -29,7 +29,7 @@ def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
+    ports = [item.getsockname()[1] for item in sockets]
     for one in sockets:
         one.close()
     return ports

@@ -48,7 +48,7 @@ def test_results_are_of_one_accelerator(ours: Any) -> None:
 
 def test_files_of_earlier_passes_are_kept(ours: Any, tmp_path: Path) -> None:
     write_model(tmp_path / "m.onnx")
-    defaults = {name: one.default_value for name, one in ours._default_config(None).items()} | {
+    defaults = {name: item.default_value for name, item in ours._default_config(None).items()} | {
         "level": 1,
         "timing": False,
     }

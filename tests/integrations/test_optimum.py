@@ -58,7 +58,7 @@ def test_a_model_runs_on_our_kernels_and_is_saved_with_them(tmp_path: Path) -> N
 
     model, folder = exported(tmp_path)
     (path,) = optimize_folder(folder, tmp_path / "opt")
-    assert sorted(one.name for one in path.parent.iterdir()) == [
+    assert sorted(item.name for item in path.parent.iterdir()) == [
         "config.json", "model.onnx", "model.ops.so",
     ]  # fmt: skip
     ids = torch.randint(0, 100, (2, 7))
@@ -86,7 +86,7 @@ def test_a_folder_is_optimized_whole(tmp_path: Path) -> None:
     made = optimize_folder(folder, tmp_path / "opt", ortkit.OptimizeOptions(level=1, timing=False))
     assert made == (tmp_path / "opt" / "model.onnx",)
     assert (tmp_path / "opt" / "config.json").read_text("utf-8") == "{}"
-    names = (str(one.relative_to(tmp_path / "opt")) for one in (tmp_path / "opt").rglob("*"))
+    names = (str(path.relative_to(tmp_path / "opt")) for path in (tmp_path / "opt").rglob("*"))
     assert sorted(names) == [
         "1_Pooling", "1_Pooling/config.json", "config.json", "model.onnx", "model.onnx.json",
     ]  # fmt: skip
@@ -112,7 +112,7 @@ def test_the_command_takes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     found = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in found["models"]] == ["decoder_model", "encoder_model"]
     assert found["agreement"] is None
-    assert sorted(one.name for one in output.iterdir()) == [
+    assert sorted(path.name for path in output.iterdir()) == [
         "config.json", "decoder_model.onnx", "encoder_model.onnx",
     ]  # fmt: skip
     assert command(given) == 2
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
         write_folder(
             tmp_path / "exported", tmp_path / "opt", {"model.onnx": cast(Any, Unwritable())}
         )
-    assert [one.name for one in tmp_path.iterdir()] == ["exported"]
+    assert [item.name for item in tmp_path.iterdir()] == ["exported"]
     inside_a_file = tmp_path / "exported" / "model.onnx" / "opt"
     with pytest.raises(ortkit.UserError, match=r"model\.onnx: cannot be made: "):
         write_folder(tmp_path / "exported", inside_a_file, {})

@@ -65,14 +65,14 @@ def batched(path: Path, *requests: dict[str, Any]) -> list[Any]:
 def test_each_request_gets_its_own_rows(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal((rows, 24), np.float32) for rows in (1, 3, 0, 2)]
-    found = batched(saved(ROWS, tmp_path / "m.onnx"), *({"X": one} for one in arrays))
+    found = batched(saved(ROWS, tmp_path / "m.onnx"), *({"X": array} for array in arrays))
     for given, got in zip(arrays, found, strict=True):
         np.testing.assert_allclose(got["Y"], expected(given), rtol=1e-5, atol=1e-6)
 
 
 def test_requests_of_other_shapes_and_bad_ones_have_runs_of_their_own(tmp_path: Path) -> None:
     ids = [[[1, 2]], [[3, 9]], [[0]], [[3, 3]]]
-    requests = [{"I": np.asarray(one)} for one in ids]
+    requests = [{"I": np.asarray(identifier)} for identifier in ids]
     found = batched(saved(LOOKUP, tmp_path / "m.onnx"), *requests, {"J": np.ones(1)}, {})
     good = [found[index]["Y"].tolist() for index in (0, 2, 3)]
     assert good == [[[1, 2]], [[0]], [[3, 3]]]

@@ -88,8 +88,10 @@ def test_the_folder_has_what_triton_reads(optimized: Path, tmp_path: Path) -> No
     assert field(config, "string_value") == ['"2"']
     assert "instance_group {\n  count: 3\n  kind: KIND_CPU\n}" in config
     # The bundle is a model with its library, for sessions of ours as well.
-    with ortkit.Session(tmp_path / "models/curve/1/model.onnx", "cpu", kernels="require") as one:
-        assert not one.runs_bodies
+    with ortkit.Session(
+        tmp_path / "models/curve/1/model.onnx", "cpu", kernels="require"
+    ) as session:
+        assert not session.runs_bodies
 
 
 def test_the_least_version_is_that_of_the_library() -> None:

@@ -56,7 +56,7 @@ def test_an_interrupt_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None
     seen: list[int] = []
 
     def interrupted(*_: object) -> None:
-        seen.extend(one.pid or 0 for one in multiprocessing.active_children())
+        seen.extend(child.pid or 0 for child in multiprocessing.active_children())
         raise KeyboardInterrupt
 
     monkeypatch.setattr(forked, "wait", interrupted)

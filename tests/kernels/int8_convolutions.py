@@ -150,5 +150,5 @@ def operator(net: Convolution) -> onnx.ModelProto:
 
 
 KINDS = {
-    one.__name__: one for one in (qdq, qdq_relu, qdq_residual, qdq_silu, qdq_padded, operator)
+    item.__name__: item for item in (qdq, qdq_relu, qdq_residual, qdq_silu, qdq_padded, operator)
 }

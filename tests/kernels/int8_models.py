@@ -192,8 +192,8 @@ def middle_of_bytes(net: Net) -> onnx.ModelProto:
 
 
 MODELS = {
-    one.__name__: one
-    for one in (
+    item.__name__: item
+    for item in (
         qdq, qdq_sums, qdq_gemm, operators, operator_gemm, dynamic, to_float, rescaled,
         middle_of_bytes,
     )

@@ -238,7 +238,7 @@ def _session(case: Case, dtype: str) -> ort.InferenceSession | None:
 
 
 def _run(session: ort.InferenceSession, feeds: dict[str, Array], dtype: str) -> Array:
-    given = {one.name: as_value(feeds[one.name]) for one in session.get_inputs()}
+    given = {item.name: as_value(feeds[item.name]) for item in session.get_inputs()}
     (value,) = session.run_with_ort_values([session.get_outputs()[0].name], given)
     return as_array(value, dtype, next(iter(feeds.values())).size).copy()
 

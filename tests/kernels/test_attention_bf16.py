@@ -69,15 +69,15 @@ def random_inputs(case: Case, queries: int, keys: int, seed: int = 0) -> dict[st
     return found
 
 
-def run(one: ort.InferenceSession, inputs: dict[str, np.ndarray]) -> np.ndarray:
+def run(inference_session: ort.InferenceSession, inputs: dict[str, np.ndarray]) -> np.ndarray:
     """The result as float32."""
     feeds = {}
-    for each in one.get_inputs():
+    for each in inference_session.get_inputs():
         value = inputs[each.name]
         narrow = "bfloat16" in each.type
         feeds[each.name] = as_value(value.astype(ml_dtypes.bfloat16) if narrow else value)
-    (output,) = one.get_outputs()
-    (found,) = one.run_with_ort_values([output.name], feeds)
+    (output,) = inference_session.get_outputs()
+    (found,) = inference_session.run_with_ort_values([output.name], feeds)
     kind = "bfloat16" if "bfloat16" in output.type else "float32"
     array = as_array(found, kind, int(np.prod(found.shape())))
     return np.asarray(array.astype(np.float32).reshape(found.shape()))

@@ -65,11 +65,11 @@ def random_feeds(product: Product, rows: int, seed: int = 0) -> dict[str, np.nda
     return result
 
 
-def run(one: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+def run(inference_session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """All results as float32."""
-    outputs = one.get_outputs()
+    outputs = inference_session.get_outputs()
     values = {name: as_value(value) for name, value in feeds.items()}
-    found = one.run_with_ort_values([output.name for output in outputs], values)
+    found = inference_session.run_with_ort_values([output.name for output in outputs], values)
     types = ["bfloat16" if "bfloat16" in output.type else "float32" for output in outputs]
     shapes = [value.shape() for value in found]
     arrays = map(as_array, found, types, map(math.prod, shapes))

@@ -84,7 +84,7 @@ def test_it_is_said_by_the_commands_of_the_cache(
     monkeypatch.setenv("ORTKIT_CACHE", str(cache))
     assert run(["cache", "list"]) == 0
     assert capfd.readouterr().out.startswith("0 kernels")
-    assert [one.getMessage() for one in caplog.records] == [f"ortkit: {line}"]
+    assert [record.getMessage() for record in caplog.records] == [f"ortkit: {line}"]
     assert run(["cache", "clear"]) == 2
     assert capfd.readouterr().err == f"ortkit: {line}\n"
     (found,) = _storage()
@@ -128,7 +128,7 @@ def test_a_cache_behind_a_link_is_used(tmp_path: Path) -> None:
 def test_each_reason_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for reason in ("one reason", "another", "one reason"):
         say_unused(reason)
-    said = [one.getMessage() for one in caplog.records]
+    said = [record.getMessage() for record in caplog.records]
     line = "the cache is not used: one reason; ORTKIT_CACHE names another folder"
     assert said == [f"ortkit: {line}", f"ortkit: {line}".replace("one reason", "another")]
     assert is_said(line)

@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_what_was_there(
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space left"):
         write_cached(path, "key", '{"after": 1}')
-    assert [(one.name, one.read_text("utf-8")) for one in tmp_path.iterdir()] == (
+    assert [(item.name, item.read_text("utf-8")) for item in tmp_path.iterdir()] == (
         [("file", "before")] if is_present else []
     )
 
@@ -167,9 +167,9 @@ def test_who_reads_while_many_write_sees_one_of_them_whole(tmp_path: Path) -> No
         )
         for text in texts
     ]
-    for one in writers:
-        one.start()
-    while any(one.is_alive() for one in writers):
+    for writer in writers:
+        writer.start()
+    while any(item.is_alive() for item in writers):
         assert read_cached(path, "key", json.dumps) in texts
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 

@@ -119,7 +119,7 @@ def test_all_tiles_of_kernels_by_hand_compute_the_same(name: str, level: str) ->
     case, effort = TuneCase(signature, sizes), Effort(rounds=1, seconds=1e-6)
     times = time_choices(case, target, "tvm", chosen, effort)
     assert len(times) >= 3
-    assert {one.choices: one.problem for one in times if one.problem} == {}
+    assert {time.choices: time.problem for time in times if time.problem} == {}
 
 
 @pytest.mark.parametrize("name", ["depthwise", "1x1 convolution", "attention"])

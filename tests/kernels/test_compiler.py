@@ -91,7 +91,7 @@ def test_a_failure_costs_one_kernel_and_says_what_was_printed_last(
     how: str, tmp_path: Path
 ) -> None:
     found = compiled(jobs(tmp_path, [*["fine"] * 6, how, *["fine"] * 6]))
-    assert [isinstance(one, Kernel) for one in found] == [*[True] * 6, False, *[True] * 6]
+    assert [isinstance(item, Kernel) for item in found] == [*[True] * 6, False, *[True] * 6]
     assert found[6] == Refused(FAILURES[how])
 
 
@@ -99,7 +99,7 @@ def test_many_failures_cost_as_many_kernels(tmp_path: Path) -> None:
     names = [*FAILURES, "fine"] * 2
     found = compiled(jobs(tmp_path, names))
     expected = [Refused(FAILURES[name]) if name in FAILURES else None for name in names]
-    assert [one if isinstance(one, Refused) else None for one in found] == expected
+    assert [item if isinstance(item, Refused) else None for item in found] == expected
 
 
 def test_the_process_is_kept_and_survives_its_workers(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def product(net: Net) -> onnx.ModelProto:
 
 
 KINDS: dict[str, Callable[[Net], onnx.ModelProto]] = {
-    one.__name__: one for one in (mean, flat_mean, mean_operator, gate, gate_operator, product)
+    item.__name__: item for item in (mean, flat_mean, mean_operator, gate, gate_operator, product)
 }
 
 

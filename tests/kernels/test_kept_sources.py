@@ -50,7 +50,7 @@ def test_code_for_cuda_says_what_it_is_and_how_it_is_launched(tmp_path: Path) ->
     assert built.compiled == 0
     text = (folder / turn / f"{signature.op_type}.0.0.py").read_text()
     tree = ast.parse(text)
-    assert f"ortkit_{signature.key}" in {getattr(one, "name", "") for one in tree.body}
+    assert f"ortkit_{signature.key}" in {getattr(item, "name", "") for item in tree.body}
     for line in (
         "# variant 0, the first of which this holds: 48*n is at most 2147352576; "
         "all tensors start at multiples of 16 bytes",
@@ -74,9 +74,9 @@ def test_names_of_sizes_stay_in_comments(tmp_path: Path) -> None:
         [signature], Target("cuda", "sm_90"), tmp_path / "a.so", "triton",
         KernelCache(tmp_path / "cache"), sources=tmp_path / "code",
     )  # fmt: skip
-    (name, *_) = [one for one in built.sources[signature.key] if one.endswith(".py")]
+    (name, *_) = [source for source in built.sources[signature.key] if source.endswith(".py")]
     tree = ast.parse((tmp_path / "code" / name).read_text("utf-8"))
-    modules = [one.names[0].name for one in tree.body if isinstance(one, ast.Import)]
+    modules = [item.names[0].name for item in tree.body if isinstance(item, ast.Import)]
     assert modules == ["triton", "triton.language"]
 
 
@@ -88,7 +88,7 @@ def test_the_command_keeps_code_for_cuda(
     command = ["optimize", str(model), "--target", "cuda", "--arch", "sm_90", "--no-verify"]
     assert run([*command, "--keep-source", str(folder), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    (region,) = [one for one in document["regions"] if one["emitted_as"]]
+    (region,) = [item for item in document["regions"] if item["emitted_as"]]
     assert region["sources"]
     assert sorted(region["sources"]) == sorted(path.name for path in folder.iterdir())
     assert {str(folder / name) for name in region["sources"]} <= set(document["files"])
@@ -103,7 +103,7 @@ def test_the_command_keeps_code_for_the_cpu(
     command = ["optimize", str(model), "--level", "3", "--no-verify"]
     assert run([*command, "--keep-source", str(folder), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    (region,) = [one for one in document["regions"] if one["emitted_as"]]
+    (region,) = [item for item in document["regions"] if item["emitted_as"]]
     (name,) = region["sources"]
     text = (folder / name).read_text()
     assert "T.prim_func" in text

@@ -125,7 +125,7 @@ def test_entries_and_clear(cache: KernelCache, made: Path) -> None:
     os.utime(first, (5, 5))
     (cache.folder / "foreign.txt").write_text("not ours")
     found = cache.entries()
-    assert [one.path for one in found] == [second, first]
+    assert [item.path for item in found] == [second, first]
     assert found[1].op == slot(8).signature.op_type
     assert (found[1].backend, found[1].level, found[1].used) == ("odd", "x86-64-v3", 5.0)
     size = first.stat().st_size + second.stat().st_size
@@ -264,7 +264,7 @@ def test_the_second_build_compiles_nothing_and_gives_the_same_bytes(
     first, second = (build_in(cache, tmp_path / name, *given) for name in ("a.so", "b.so"))
     assert (first.compiled, second.compiled) == (2, 0)
     assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
-    assert {one.compile_seconds for one in second.kernels} == {0.0}
+    assert {item.compile_seconds for item in second.kernels} == {0.0}
 
 
 def build_in(cache: KernelCache, path: Path, *given: RegionSignature) -> LibraryBuild:
@@ -316,7 +316,7 @@ def test_builds_share_a_cold_cache_and_may_be_killed_in_the_middle(tmp_path: Pat
         subprocess.Popen([*command, f"{number}.so"], cwd=here, stdout=subprocess.PIPE, text=True)
         for number in range(2)
     ]
-    assert [one.communicate(timeout=120)[0] for one in builds] == ["6 0\n"] * 2
+    assert [item.communicate(timeout=120)[0] for item in builds] == ["6 0\n"] * 2
     contents = {(tmp_path / f"{number}.so").read_bytes() for number in range(2)}
     assert len(contents) == 1
     assert len(KernelCache(tmp_path / "cache").entries()) == 6
@@ -336,7 +336,7 @@ def test_a_build_keeps_the_cache_within_its_limit(tmp_path: Path) -> None:
     small = KernelCache(cache.folder, limit)
     for columns in range(21, 25):
         build_in(small, tmp_path / "x.so", bias_gelu("n", columns))
-    assert 0 < sum(one.size for one in cache.entries()) <= limit
+    assert 0 < sum(entry.size for entry in cache.entries()) <= limit
 
 
 # ---- its size

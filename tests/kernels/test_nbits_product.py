@@ -203,8 +203,8 @@ def test_large_m(form: str, level: str, tmp_path: Path, cache: KernelCache) -> N
 def resident(file: Path) -> int:
     """Bytes of a file that this process has mapped and in memory."""
     maps = Path("/proc/self/smaps").read_text().split("VmFlags")
-    found = [one for one in maps if str(file) in one]
-    return sum(1024 * int(line.split()[1]) for one in found for line in one.splitlines()
+    found = [map_ for map_ in maps if str(file) in map_]
+    return sum(1024 * int(line.split()[1]) for item in found for line in item.splitlines()
                if line.startswith("Rss"))  # fmt: skip
 
 

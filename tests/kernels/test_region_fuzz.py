@@ -42,7 +42,9 @@ _LEAST_BUILT = 0.6
 def _check(numbers: range, cache: KernelCache, record: Record) -> None:
     findings, tally = check([numbered_region(number) for number in numbers], cache)
     record("regions", tally.text())
-    assert not findings, "\n\n".join(reduce.smallest(one, cache).text() for one in findings[:3])
+    assert not findings, "\n\n".join(
+        reduce.smallest(finding, cache).text() for finding in findings[:3]
+    )
     assert tally.built >= _LEAST_BUILT * tally.regions, tally.text()
     assert tally.judged >= 0.9 * tally.elements, tally.text()
 

@@ -210,7 +210,7 @@ def check_rows(dtype: str, build: Build) -> None:
         result = tensor(
             "Y", "n", 1 if is_one else WIDTH, dtype="int64" if name.startswith("Arg") else dtype
         )
-        head = f'<opset_import: ["" : 20]> f ({", ".join(one.name for one in inputs)}) => (Y)'
+        head = f'<opset_import: ["" : 20]> f ({", ".join(item.name for item in inputs)}) => (Y)'
         signatures[name] = RegionSignature("row", f"{head} {{ {body} }}", tuple(inputs), (result,))
     built = build(*signatures.values())
     assert built.library is not None, built.refused

@@ -113,7 +113,7 @@ def test_databases_are_merged_by_place() -> None:
     })  # fmt: skip
     merged = first.merged(second)
     both = merged.records[place()]
-    assert (both.best, [one.choices for one in both.trials]) == ("a", ["a", "b"])
+    assert (both.best, [trial.choices for trial in both.trials]) == ("a", ["a", "b"])
     # The times of an older generator's kernels say nothing.
     assert merged.records[place("s0=1")].best == "c"
 

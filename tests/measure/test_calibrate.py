@@ -28,7 +28,9 @@ from ortkit.targets.target import Target
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_module, "_SECONDS", 0.02)
     monkeypatch.setattr(calibration_module, "_HEAVY_SECONDS", 0.05)
-    heavy = [one for one in heavy_operators(Target()) if one.kind == "pointwise_conv"]
+    heavy = [
+        operator for operator in heavy_operators(Target()) if operator.kind == "pointwise_conv"
+    ]
     monkeypatch.setattr(calibration_module, "heavy_operators", lambda _: heavy)
     monkeypatch.setattr(calibration_module, "_COPY_SECONDS", 0.01)
     monkeypatch.setattr(calibration_module, "_WATCH_SECONDS", 0.05)
@@ -61,7 +63,11 @@ def test_without_a_toolchain_the_rest_is_measured(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(BACKENDS, "tvm", f"{__name__}:Absent")
     done = calibrate()
     parts = [note.partition(":")[0] for note in done.notes]
-    assert [one for one in parts if one != "parallel"] == ["kernel", "operation", "pointwise_conv"]
+    assert [part for part in parts if part != "parallel"] == [
+        "kernel",
+        "operation",
+        "pointwise_conv",
+    ]
     assert "the compiler is not here" in done.notes[0]
     default = Calibration()
     assert done.calibration.operation_ns == default.operation_ns

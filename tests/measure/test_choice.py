@@ -52,7 +52,7 @@ def measured(
 
 
 def emitted(optimized: Optimized) -> list[str]:
-    return [one.emitted_as for one in optimized.report.regions if one.emitted_as]
+    return [region.emitted_as for region in optimized.report.regions if region.emitted_as]
 
 
 def test_kernels_that_do_not_pay_are_dropped(
@@ -110,7 +110,7 @@ def test_kernels_that_slow_the_whole_model_down_all_go(
     assert found is not None and found.model is not None
     assert found.model.after_ms == 8.0
     assert found.model.verdict == "faster"
-    assert not any(one.kept for one in found.regions)
+    assert not any(region.kept for region in found.regions)
     assert [note.partition(":")[0] for note in found.notes] == ["kernels are dropped"]
 
 
@@ -144,7 +144,7 @@ def test_what_is_not_undone_alone_is_judged_with_the_model(
     made = measured(fused, monkeypatch, "_", taken, verify=False)
     assert emitted(made) == emitted(fused.optimized)
     assert made.report.measurement is not None
-    assert all(one.kept for one in made.report.measurement.regions)
+    assert all(region.kept for region in made.report.measurement.regions)
     assert made.report.measurement.dropped == ()
 
 
@@ -170,8 +170,8 @@ def test_what_goes_only_together_goes_first(fused: Fused, monkeypatch: pytest.Mo
     measurement = made.report.measurement
     assert measurement is not None and measurement.model is not None
     assert measurement.model.after_ms == 6.0
-    assert {one.kept for one in measurement.regions if "gelu" in one.op} == {True}
-    assert {one.kept for one in measurement.regions if "gelu" not in one.op} == {False}
+    assert {region.kept for region in measurement.regions if "gelu" in region.op} == {True}
+    assert {item.kept for item in measurement.regions if "gelu" not in item.op} == {False}
     assert [note.partition(" are dropped")[0] for note in measurement.notes] == [
         "kernels that go only together"
     ]

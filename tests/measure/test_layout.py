@@ -94,7 +94,10 @@ def test_padding_by_a_rule_is_what_onnxruntime_makes_of_it(
         node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], **given)
         graph = onnx.helper.make_graph(
             [node], "g",
-            [onnx.helper.make_tensor_value_info(key, 1, one.shape) for key, one in feeds.items()],
+            [
+                onnx.helper.make_tensor_value_info(key, 1, feed.shape)
+                for key, feed in feeds.items()
+            ],
             [onnx.helper.make_empty_tensor_value_info("y")],
         )  # fmt: skip
         opsets = [onnx.helper.make_opsetid("", 17)]
@@ -215,19 +218,19 @@ def test_a_model_s_nodes_at_their_sizes(tmp_path: Path) -> None:
     plan = PointPlan(tmp_path / "m.onnx", tmp_path / "f", {"target": "cpu", "threads": 1})
     found = measure_layouts(plan, tmp_path)
     assert found.left_out == 0
-    by_op = {one.op: one for one in found.nodes}
+    by_op = {node.op: node for node in found.nodes}
     assert set(by_op) == {"Conv", "MatMul", "Gemm"}
     assert len(by_op["Conv"].nodes) == 2, "equal ones are measured once"
     assert by_op["Conv"].described == "[2, 16, 14, 14] x [16, 16, 3, 3]"
     assert by_op["Gemm"].described == "[2, 256] x [5, 256]"
-    names = {(one.layout, one.dtype, one.by): one for one in by_op["Conv"].times}
+    names = {(time.layout, time.dtype, time.by): time for time in by_op["Conv"].times}
     blocked = names["NCHWc", "float32", "onnxruntime"]
     assert blocked.kernel_us is not None and blocked.conversion_us is not None
     assert blocked.conversion_us > 0, "reorders cost something"
     assert names["NCHW", "float32", "onnxruntime"].conversion_us == 0
     assert "no implementation" in names["NHWC", "float32", "onnxruntime"].problem
     assert by_op["MatMul"].times[0].kernel_us
-    assert not [one for one in by_op["MatMul"].times if one.dtype == "int8"], "it has no weight"
+    assert not [item for item in by_op["MatMul"].times if item.dtype == "int8"], "it has no weight"
     json.dumps(found.to_json(), allow_nan=False)
     assert len(measure_layouts(plan, tmp_path, most=1).nodes) == 1
 

@@ -11,7 +11,7 @@ from ortkit.measure.rates import SHORT, Heavy, heavy_operators
 from ortkit.targets.catalog import load
 from ortkit.targets.target import Target
 
-HEAVY = {one.kind: one for one in heavy_operators(Target("cpu", "x86-64-v4"))}
+HEAVY = {operator.kind: operator for operator in heavy_operators(Target("cpu", "x86-64-v4"))}
 
 
 def outputs(model: onnx.ModelProto) -> np.ndarray:
@@ -27,7 +27,7 @@ def outputs(model: onnx.ModelProto) -> np.ndarray:
 def test_products_and_four_kinds_of_convolutions_are_timed() -> None:
     convolutions = {"pointwise_conv", "winograd_conv", "conv", "depthwise_conv"}
     assert set(HEAVY) == {"product", *convolutions}
-    below = {one.kind for one in heavy_operators(Target("cpu", "x86-64-v3"))}
+    below = {operator.kind for operator in heavy_operators(Target("cpu", "x86-64-v3"))}
     assert below == convolutions  # there are no products of that level
 
 

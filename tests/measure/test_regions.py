@@ -33,11 +33,11 @@ def job(fused: Fused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Region
 def test_every_fused_node_is_timed_at_its_sizes_and_only_once(
     fused: Fused, job: RegionJob
 ) -> None:
-    placed = [one.emitted_as for one in fused.optimized.report.regions if one.emitted_as]
+    placed = [region.emitted_as for region in fused.optimized.report.regions if region.emitted_as]
     assert len(placed) >= 2
     found = time_regions(job)
     assert not isinstance(found, NotTimed), found
-    assert sorted(one.op for one in found for _ in one.nodes) == sorted(placed)
+    assert sorted(item.op for item in found for _ in item.nodes) == sorted(placed)
     for one in found:
         assert one.problem == ""
         assert one.body_us is not None and one.kernel_us is not None
@@ -67,7 +67,9 @@ def test_the_small_model_computes_what_the_node_does(fused: Fused, tmp_path: Pat
         case = FusedCase(name, ("a",), inputs, tuple(shape == (512,) for _, shape in inputs))
         made = case_model(model, case)
         assert len(made.graph.node) > 1
-        feeds = {one.name: made_up(np.dtype(np.float32), (32, 512), 3) for one in made.graph.input}
+        feeds = {
+            item.name: made_up(np.dtype(np.float32), (32, 512), 3) for item in made.graph.input
+        }
         options = ort.SessionOptions()
         options.register_custom_ops_library(str(fused.library))
         results = [
@@ -92,7 +94,7 @@ def test_a_crash_costs_the_region_that_it_was_at(
     monkeypatch.setattr(regions, "time_cases", fake_regions.crash)
     found = time_regions(job)
     assert not isinstance(found, NotTimed)
-    problems = [one.problem for one in found]
+    problems = [item.problem for item in found]
     assert problems[0] == ""
     assert problems[1] == "the process crashed with signal 11 (Segmentation fault)"
     assert all(one.kept for one in found)
@@ -109,12 +111,12 @@ def test_noisy_times_are_taken_again_and_not_kept(
     first, *others = found
     assert (first.noise, first.kept) == (0.01, True)
     assert others
-    assert all(one.noise == pytest.approx(2 / 1.2 - 1) and not one.kept for one in others)
+    assert all(other.noise == pytest.approx(2 / 1.2 - 1) and not other.kept for other in others)
     tries = (tmp_path / "tries").read_text()
     assert tries == f"{len(found)}{len(found)}{len(others)}"
     again = time_regions(job)
     assert not isinstance(again, NotTimed)
-    assert [one.from_cache for one in again] == [True] + [False] * len(others)
+    assert [item.from_cache for item in again] == [True] + [False] * len(others)
 
 
 def test_sizes_come_from_the_profile(tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ def cuda_kernel(
     variants = variants or (Variant((), False, (add_step(),)),)
     kinds = [*((one, False) for one in architectures), (architectures[0], True)]
     images = tuple(
-        Image(one, is_ptx, number, place, _write(folder, step.entry, one, is_ptx, padding))
+        Image(item, is_ptx, number, place, _write(folder, step.entry, item, is_ptx, padding))
         for number, variant in enumerate(variants)
         for place, step in enumerate(variant.steps)
-        for one, is_ptx in kinds
+        for item, is_ptx in kinds
     )
     level = ",".join(f"sm_{architecture}" for architecture in architectures)
     target = Target("cuda", level).resolved()
@@ -88,10 +88,10 @@ def expected_launches(
 ) -> list[str] | None:
     """Say what the driver should be asked for, a line each; None if nothing holds."""
     for number, variant in enumerate(kernel.variants):
-        sizes = [(size_of(one.extent, case), one) for one in variant.conditions]
+        sizes = [(size_of(condition.extent, case), condition) for condition in variant.conditions]
         holds = all(
-            size % one.divisible_by == 0 and (one.at_most is None or size <= one.at_most)
-            for size, one in sizes
+            size % item.divisible_by == 0 and (item.at_most is None or size <= item.at_most)
+            for size, item in sizes
         )
         if not holds or not runnable[number] or (variant.aligned and not case.is_aligned):
             continue
@@ -100,7 +100,7 @@ def expected_launches(
             blocks = [-(-size_of(one.extent, case) // one.divisor) for one in step.grid]
             if 0 in blocks:
                 continue
-            values = [_value(one, variant, case, tensors) for one in step.arguments]
+            values = [_value(argument, variant, case, tensors) for argument in step.arguments]
             shape = "x".join(map(str, blocks))
             numbers = " ".join([*values, "0", "0"])
             lines.append(f"{step.entry} {shape} {step.threads} {step.shared_bytes} {numbers}")

@@ -116,12 +116,12 @@ def _random_variants(rng: random.Random) -> tuple[Variant, ...]:
     extents += [Extent(2, ("s1", "s1")), Extent(0, ("s0",))]
 
     def step(number: int) -> Step:
-        sizes = [Argument(rng.choice(("size32", "size64")), 0, one) for one in extents]
+        sizes = [Argument(rng.choice(("size32", "size64")), 0, extent) for extent in extents]
         others = [Argument("tensor", index) for index in range(3)]
         others += [Argument("scratch", 0), Argument("scratch", 1), Argument("null")]
         arguments = rng.sample([*sizes, *others], rng.randrange(1, 10))
         blocks = [rng.choice(extents[:6]) if rng.random() < 0.95 else extents[6] for _ in "xyz"]
-        grid = [CeilDiv(one, rng.choice((1, 7, 64))) for one in blocks]
+        grid = [CeilDiv(block, rng.choice((1, 7, 64))) for block in blocks]
         shared = rng.choice((0, 1000, 100 << 10, 200 << 10))
         return Step(
             f"entry_{number}", (grid[0], grid[1], grid[2]), rng.choice((32, 96, 1024)), shared,

@@ -159,7 +159,7 @@ def test_equal_kernels_give_equal_libraries(tmp_path: Path) -> None:
 
 
 def test_what_a_library_needs(tmp_path: Path) -> None:
-    cuda, both = (read_library(one(tmp_path).path) for one in (for_cuda, for_both))
+    cuda, both = (read_library(item(tmp_path).path) for item in (for_cuda, for_both))
     signature = add_rows()
     kernel = cpu_kernel(tmp_path, signature)
     plain = link_library([kernel], [signature], tmp_path / "cpu.so", Target())
@@ -174,7 +174,7 @@ def test_what_a_library_needs(tmp_path: Path) -> None:
 
 def test_equal_images_are_there_once(tmp_path: Path) -> None:
     signature = add_rows()
-    twice = tuple(Variant((), one, (add_step(), add_step())) for one in (True, False))
+    twice = tuple(Variant((), item, (add_step(), add_step())) for item in (True, False))
     kernel = cuda_kernel(tmp_path / "images", signature, twice, padding=10_000)
     assert len(kernel.images) == 12
     path = link_library([kernel], [signature], tmp_path / "x.so", CUDA).path

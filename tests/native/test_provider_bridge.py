@@ -19,9 +19,9 @@ PROVIDER = Path(__file__).parents[2] / "custom_ops" / "native" / "provider"
 COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
 #: Class of bridge.py -> struct of the headers, where it is not "Ortkit" and the class's name.
 STRUCTS = {
-    one.__name__: f"Ortkit{one.__name__}"
-    for one in vars(bridge).values()
-    if isinstance(one, type) and issubclass(one, ctypes.Structure)
+    item.__name__: f"Ortkit{item.__name__}"
+    for item in vars(bridge).values()
+    if isinstance(item, type) and issubclass(item, ctypes.Structure)
 }
 
 

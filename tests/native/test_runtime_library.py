@@ -36,8 +36,10 @@ class ApiBase(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def path() -> Path:
-    folders = [Path(one) for one in import_module("ortkit.custom_ops").__path__]
-    return next(one / RUNTIME_LIBRARY for one in folders if (one / RUNTIME_LIBRARY).is_file())
+    folders = [Path(item) for item in import_module("ortkit.custom_ops").__path__]
+    return next(
+        folder / RUNTIME_LIBRARY for folder in folders if (folder / RUNTIME_LIBRARY).is_file()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ mul_tanh_add_0123456789ab (a, b, c) => (d) {
 
 def parsed(text: str) -> ir.Model:
     model = onnx.parser.parse_model(text)
-    shaped = [one for one in model.graph.initializer if one.name == "w"]
+    shaped = [item for item in model.graph.initializer if item.name == "w"]
     for tensor in shaped:
         tensor.CopyFrom(
             helper.make_tensor("w", TensorProto.FLOAT, [64, 64], bytes(4 * 64 * 64), raw=True)

@@ -20,9 +20,9 @@ HOSTILE = "</title><script>alert(1)</script>"
 def bars(picture: str) -> list[tuple[float, float]]:
     """Return where each bar ends above, and how high it is."""
     return [
-        (float(one.attrib["y"]), float(one.attrib["height"]))
-        for one in ElementTree.fromstring(picture).iter(f"{SVG}rect")
-        if "fill" in one.attrib and one.attrib["height"] != "10.0"
+        (float(item.attrib["y"]), float(item.attrib["height"]))
+        for item in ElementTree.fromstring(picture).iter(f"{SVG}rect")
+        if "fill" in item.attrib and item.attrib["height"] != "10.0"
     ]
 
 
@@ -49,7 +49,7 @@ def test_bars_are_as_high_as_their_values(stacked: bool) -> None:
 def test_values_that_cannot_be_drawn_are_in_the_tooltips() -> None:
     series = [Series("error", [math.inf, -1.0, 2.0], "line")]
     picture = draw_chart(Chart("t", "e", ["a", "b", HOSTILE], series, level=("most", 4.0)))
-    tooltips = [one.text for one in ElementTree.fromstring(picture).iter(f"{SVG}title")]
+    tooltips = [item.text for item in ElementTree.fromstring(picture).iter(f"{SVG}title")]
     assert tooltips == ["a\nerror: inf", "b\nerror: -1", f"{HOSTILE}\nerror: 2"]
     assert picture.count("<circle") == 2 and "nan" not in picture
     assert not re.search(r"<script|href|url\(", picture)

@@ -47,7 +47,7 @@ def test_pictures_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_picture_stands_alone_and_is_light_and_dark() -> None:
     text = (ROOT / "docs" / "images" / "before_after.svg").read_text(encoding="utf-8")
     root = ElementTree.fromstring(text)
-    titles = [one.text or "" for one in root.iter() if one.get("class") == "head"]
+    titles = [item.text or "" for item in root.iter() if item.get("class") == "head"]
     before, after = (int(re.findall(r"\d+", title)[0]) for title in titles)
     boxes = [one for one in root.iter() if "item" in (one.get("class") or "").split()]
     assert before > 5 * after and len(boxes) == before + after

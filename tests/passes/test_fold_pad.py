@@ -135,7 +135,7 @@ def test_stays(case: str) -> None:
     proto, reason = STAYS[case]
     folded, reasons = fold(proto)
     assert not folded
-    assert any(reason in one for one in reasons), reasons
+    assert any(reason in item for item in reasons), reasons
 
 
 def test_an_average_that_does_not_count_its_padding_stays() -> None:

@@ -61,7 +61,7 @@ def rotary(model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, object]:
-    return {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
 
 
 # ---- spellings -------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_sequence_first() -> None:
     t = Tape()
     x = t.input("s", "n", spell.HEADS, spell.WIDTH)
     a = spell.computed(t, x, 0)
-    column = Angles(*(t.op("Transpose", one, perm=(1, 0, 2)) for one in (a.cos, a.sin)))
+    column = Angles(*(t.op("Transpose", item, perm=(1, 0, 2)) for item in (a.cos, a.sin)))
     y = spell.rotate_half(t, x, column, lambda table: t.unsqueeze(table, 1))
     assert_fused(t.model(y))
 
@@ -208,7 +208,7 @@ def test_fewer_axes(shape: tuple[int | str, ...]) -> None:
     t = Tape()
     x = t.input(*shape)
     a = spell.computed(t, x, shape.index("s"))
-    rows = Angles(*(t.squeeze(one, 0) for one in (a.cos, a.sin)))
+    rows = Angles(*(t.squeeze(item, 0) for item in (a.cos, a.sin)))
     y = spell.rotate_half(t, x, rows, lambda table: t.unsqueeze(table, 1) if 3 in shape else table)
     assert_fused(t.model(y))
 
@@ -217,7 +217,7 @@ def test_more_axes() -> None:
     t = Tape()
     x = t.input("n", "s", 2, 3, 8)
     a = spell.computed(t, x, 1)
-    cos, sin = (t.unsqueeze(spell.doubled(t, one), 2, 3) for one in (a.cos, a.sin))
+    cos, sin = (t.unsqueeze(spell.doubled(t, item), 2, 3) for item in (a.cos, a.sin))
     assert_fused(t.model(t.add(t.mul(x, cos), t.mul(t.turned(x), sin))))
 
 
@@ -273,7 +273,7 @@ def test_inside_a_branch() -> None:
     model = t.model("z")
     made = fused(model)
     inner = next(one for one in made.graph.node if one.op_type == "If").attribute
-    assert any(n.op_type == "RotaryEmbedding" for one in inner for n in one.g.node)
+    assert any(n.op_type == "RotaryEmbedding" for item in inner for n in item.g.node)
     random = np.random.default_rng(0)
     given = {"x": random.standard_normal((2, 3, 5, 8)).astype(np.float32)}
     for which in (True, False):

@@ -24,5 +24,5 @@ def test_what_pays_on_cuda_runs_there_earlier() -> None:
         assert first < firsts[name]
         assert name in preset(first, "cuda")
         assert name not in preset(first, "cpu")
-    chosen = {one.name for one in select_passes("", 2, "cuda")}
-    assert chosen - {one.name for one in select_passes("", 2)} == set(CUDA.earlier_passes)
+    chosen = {pass_.name for pass_ in select_passes("", 2, "cuda")}
+    assert chosen - {item.name for item in select_passes("", 2)} == set(CUDA.earlier_passes)

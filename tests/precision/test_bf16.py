@@ -68,9 +68,9 @@ def test_products_become_kernels(tmp_path: Path) -> None:
     report = found.report
     assert report.verification is not None
     assert report.verification.verdict == "yes"
-    products = [one for one in report.regions if one.kind == "bf16_product"]
+    products = [region for region in report.regions if region.kind == "bf16_product"]
     assert len(products) == 4
-    assert all(one.emitted_as for one in products)
+    assert all(product.emitted_as for product in products)
     assert "MatMul" not in report.after.ops
     assert report.precision is not None
     assert 0 < (report.precision.error or 0) < 0.02
@@ -125,7 +125,7 @@ def test_attention_is_computed_in_bfloat16_too(tmp_path: Path) -> None:
     assert report.verification.verdict == "yes"
     assert report.precision is not None
     assert report.precision.lowered == 5
-    assert [one.op for one in report.precision.nodes if one.name == "a"] == ["Attention"]
+    assert [node.op for node in report.precision.nodes if node.name == "a"] == ["Attention"]
     assert "Attention" not in report.after.ops
     # From product to product only bfloat16 is in memory: only the input is rounded alone.
     casts = [op for op in report.after.ops if op == "Cast" or "::cast_" in op]

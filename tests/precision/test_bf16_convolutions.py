@@ -48,12 +48,16 @@ def net(text: str = RESIDUAL) -> ir.Model:
         "tall": floats(32, 32, 3, 1, seed=7, scale=96**-0.5),
         "few": floats(2, 32, 1, 1, seed=6, scale=32**-0.5),
     }
-    return model_of(text, **{name: one for name, one in weights.items() if name in text})
+    return model_of(text, **{name: weight for name, weight in weights.items() if name in text})
 
 
 def lowered(model: ir.Model) -> ir.Model:
     """Lower all convolutions of a model in place."""
-    forms = [RoundedBf16(one) for one in products_of(model) if "group" not in one.node.attributes]
+    forms = [
+        RoundedBf16(product)
+        for product in products_of(model)
+        if "group" not in product.node.attributes
+    ]
     lower_products(model, Builder(model), list(forms))
     return model
 
@@ -76,7 +80,7 @@ def test_both_factors_are_rounded(text: str) -> None:
     body = f"g (float[2, 5, 9, 11] x) => (float[2, 7, h, v] y) {{ {text} }}"
     more = {"b": floats(7), "low": np.array(-0.5, np.float32), "high": np.array(1, np.float32)}
     model = lowered(model_of(body, w=w, **more))
-    assert "bf16" in str([one.name for one in model.graph.initializers.values()])
+    assert "bf16" in str([initializer.name for initializer in model.graph.initializers.values()])
     (wanted,) = run(model_of(body, w=small(w), **more), x=small(x))
     (found,) = run(model, x=x)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
@@ -152,7 +156,7 @@ def whole_net() -> ortkit.Optimized:
 
 
 def fused(found: ortkit.Optimized) -> Counter[str]:
-    return Counter(one.kind for one in found.report.regions if one.emitted_as)
+    return Counter(region.kind for region in found.report.regions if region.emitted_as)
 
 
 @pytest.mark.sampled(1)

@@ -282,7 +282,7 @@ def test_gains_are_measured(tmp_path: Path) -> None:
     found = gains.measure_gains(path, [False] * 4, tmp_path / "0", tmp_path / "gains", 1)
     assert not isinstance(found, str)
     assert len(found) == 4
-    assert all(one.float_us > 0 and one.lowered_us > 0 for one in found)
+    assert all(item.float_us > 0 and item.lowered_us > 0 for item in found)
     broken = gains.measure_gains(
         tmp_path / "no.onnx", [False], tmp_path / "0", tmp_path / "more", 1
     )

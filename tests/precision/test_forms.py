@@ -83,7 +83,7 @@ def test_flags_switch_each_product_alone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(with_flags(False, False, False), wanted)
     alone = [off_by(wanted, with_flags(*(i == j for j in range(3)))) for i in range(3)]
     together = off_by(wanted, with_flags(True, True, True))
-    assert all(0 < one < together for one in alone)
+    assert all(0 < item < together for item in alone)
     # The model that was tried is as it was.
     np.testing.assert_array_equal(run(model, x=x)[0], wanted)
 

@@ -68,7 +68,7 @@ def products_of(proto: onnx.ModelProto) -> tuple[Shapes, list[Product]]:
     model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
     shapes = Shapes.infer(model)
     read = [_read(model, shapes, node) for node in model.graph if node.op_type == "MatMul"]
-    return shapes, [one for one in read if isinstance(one, Product)]
+    return shapes, [item for item in read if isinstance(item, Product)]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def products_of(proto: onnx.ModelProto) -> tuple[Shapes, list[Product]]:
 )  # fmt: skip
 def test_which_products_gain(rows: tuple[int | str, ...], readers: int, gains: list[bool]) -> None:
     shapes, products = products_of(model_of(rows))
-    found = [_gain(shapes, one, readers) for one in products]
-    assert [not isinstance(one, str) for one in found] == gains, found
+    found = [_gain(shapes, product, readers) for product in products]
+    assert [not isinstance(item, str) for item in found] == gains, found
 
 
 def test_products_in_float32_are_none() -> None:
@@ -121,7 +121,7 @@ def test_the_whole_call(is_half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ortkit.optimize(proto, options)
     found = made.report.precision
     assert found is not None
-    assert [(one.form, one.lowered) for one in found.nodes] == [("fp8-weights", True)] * 2
+    assert [(item.form, item.lowered) for item in found.nodes] == [("fp8-weights", True)] * 2
     assert found.error is not None
     assert 1e-3 < found.error < 0.1
     assert made.report.verification is not None
@@ -129,10 +129,12 @@ def test_the_whole_call(is_half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         made.report.verification.verdict == "yes" or made.report.verification.lacks_hardware_only
     )
-    kinds = Counter(one.kind for one in made.report.regions if one.emitted_as)
+    kinds = Counter(region.kind for region in made.report.regions if region.emitted_as)
     assert kinds["product"] == 2
     held = [
-        one.dtype for one in made.model.graph.initializers.values() if len(one.shape or ()) == 2
+        initializer.dtype
+        for initializer in made.model.graph.initializers.values()
+        if len(initializer.shape or ()) == 2
     ]
     assert held == [ir.DataType.FLOAT8E4M3FN] * 2
     assert not any(node.op_type == "MatMul" for node in made.model.graph)
@@ -149,9 +151,9 @@ def test_a_budget_returns_products() -> None:
     assert found is not None
     assert found.error is not None
     assert found.error <= 0.005
-    returned = [one.reason for one in found.nodes if not one.lowered]
+    returned = [node.reason for node in found.nodes if not node.lowered]
     assert returned
-    assert all("0.005" in one for one in returned)
+    assert all("0.005" in item for item in returned)
 
 
 @pytest.mark.parametrize(

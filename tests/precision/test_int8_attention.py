@@ -46,7 +46,7 @@ def test_attention_takes_bfloat16_beside_products_in_int8(tmp_path: Path) -> Non
     assert report.precision is not None
     forms = {node.name: node.form for node in report.precision.nodes if node.lowered}
     assert forms == {"q": "int8", "k": "int8", "v": "int8", "z": "int8", "a": "bf16"}
-    (attention,) = (one for one in report.regions if "attention" in one.kind)
+    (attention,) = (region for region in report.regions if "attention" in region.kind)
     assert attention.emitted_as
     assert "Attention" not in report.after.ops
     path = tmp_path / "m.onnx"

@@ -229,7 +229,7 @@ def test_a_harmful_node_is_found_and_rolled_back() -> None:
     verification = made.report.verification
     assert verification is not None
     assert verification.verdict == "yes"
-    assert any(":a" in one or ":d" in one for one in made.report.rolled_back)
+    assert any(":a" in item or ":d" in item for item in made.report.rolled_back)
     assert any(hit.id == "lower-precision:fp16:y" for hit in made.report.hits)
 
 

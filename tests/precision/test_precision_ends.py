@@ -170,7 +170,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     document = json.loads(capsys.readouterr().out)
     assert document["rewrites_by_pass"]["lower-interface"] == 3
     assert document["verification"]["verdict"] == "yes"
-    types_there = {one.type.tensor_type.elem_type for one in onnx.load(out).graph.output}
+    types_there = {item.type.tensor_type.elem_type for item in onnx.load(out).graph.output}
     assert types_there == {onnx.TensorProto.FLOAT16, onnx.TensorProto.INT64}
 
 

@@ -59,7 +59,7 @@ def test_a_convolution_takes_its_activation() -> None:
         high=np.float32(6),
     )
     found = products_of(model)
-    assert [one.key for one in found] == ["r", "d", "e", "y"]
+    assert [item.key for item in found] == ["r", "d", "e", "y"]
     assert [one.activation is not None for one in found] == [True, True, False, False]
 
 

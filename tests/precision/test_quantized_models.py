@@ -90,7 +90,7 @@ def absorbed(model: onnx.ModelProto) -> Counter[str]:
             is_product = node.op_type.startswith("int8_product")
             found["QLinearMatMul" if is_product else "QLinearConv"] += 1
             found += Counter(
-                one.op_type for one in bodies[node.op_type].node if one.op_type == "QLinearAdd"
+                item.op_type for item in bodies[node.op_type].node if item.op_type == "QLinearAdd"
             )
     return found
 
@@ -141,5 +141,5 @@ def test_products_of_quantized_models_are_left(
     )
     assert found.report.precision is not None
     assert found.report.precision.lowered == 0
-    reasons = {one.reason for one in found.report.misses if one.pass_name == "lower-precision"}
+    reasons = {miss.reason for miss in found.report.misses if miss.pass_name == "lower-precision"}
     assert "it is quantized already" in reasons

@@ -99,7 +99,7 @@ def run_program(
         data=data,
     )  # fmt: skip
     function = KERNEL_FUNCTION_TYPE((program.symbol, ctypes.CDLL(str(library))))
-    held_weights = (ctypes.c_void_p * len(weights))(*(one.ctypes.data for one in weights))
+    held_weights = (ctypes.c_void_p * len(weights))(*(weight.ctypes.data for weight in weights))
     code = function(ctypes.addressof(held_weights), ctypes.addressof(context))
     if code != 0:
         raise ProgramError(f"{code}: {reasons[-1] if reasons else 'no reason'}")

@@ -58,7 +58,7 @@ def check_against_onnx(view: GraphView, proto: onnx.ModelProto) -> None:
     """Compare a main graph with the model that the session was created from."""
     assert dict(view.opset_imports).items() >= _opsets(proto).items()
     assert view.ir_version == proto.ir_version
-    assert [value.name for value in view.outputs] == [one.name for one in proto.graph.output]
+    assert [value.name for value in view.outputs] == [item.name for item in proto.graph.output]
     assert set(view.handles) == set(view.graph)
     assert len(set(view.handles.values())) == len(view)
     check_graph(view.graph, proto.graph)
@@ -66,12 +66,12 @@ def check_against_onnx(view: GraphView, proto: onnx.ModelProto) -> None:
 
 def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
     used = {node.domain for node in proto.graph.node} | {""}
-    return {one.domain: one.version for one in proto.opset_import if one.domain in used}
+    return {item.domain: item.version for item in proto.opset_import if item.domain in used}
 
 
 def check_graph(graph: ir.Graph, proto: onnx.GraphProto) -> None:
     """Compare a graph and those in it: values, nodes, attributes, constants."""
-    constants = {one.name: numpy_helper.to_array(one) for one in proto.initializer}
+    constants = {item.name: numpy_helper.to_array(item) for item in proto.initializer}
     expected = {}
     for node in proto.node:
         if node.op_type == "Constant" and node.domain == "":
@@ -113,7 +113,7 @@ def check_node(node: ir.Node, wanted: onnx.NodeProto) -> None:
     inputs = ["" if value is None else value.name for value in node.inputs]
     assert _trimmed(inputs) == _trimmed(list(wanted.input))
     assert _trimmed([value.name or "" for value in node.outputs]) == _trimmed(list(wanted.output))
-    given = {one.name: one for one in wanted.attribute}
+    given = {item.name: item for item in wanted.attribute}
     for name, attribute in given.items():
         check_attribute(node.attributes[name], attribute)
     defaults = _defaults(node)
@@ -131,7 +131,7 @@ def _defaults(node: ir.Node) -> Mapping[str, onnx.AttributeProto]:
     assert node.version is not None
     schema = onnx.defs.get_schema(node.op_type, node.version, node.domain)
     assert schema.since_version == node.version
-    return {name: one.default_value for name, one in schema.attributes.items()}
+    return {name: attribute.default_value for name, attribute in schema.attributes.items()}
 
 
 def check_attribute(found: ir.Attr, wanted: onnx.AttributeProto) -> None:
@@ -145,7 +145,7 @@ def check_attribute(found: ir.Attr, wanted: onnx.AttributeProto) -> None:
     elif wanted.type == onnx.AttributeProto.STRING:
         assert found.as_string() == value.decode()
     elif wanted.type == onnx.AttributeProto.STRINGS:
-        assert list(found.as_strings()) == [one.decode() for one in value]
+        assert list(found.as_strings()) == [item.decode() for item in value]
     elif wanted.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
         assert list(found.value) == list(value)
     else:

@@ -36,7 +36,9 @@ def judged(name: str, pattern: str = "test_[ar][be][sl]*", seconds: float = 60.0
 
 def statuses(found: Conformance) -> dict[str, str]:
     return {
-        one.case: one.status for one in found.verdicts if one.case in ("test_abs", "test_relu")
+        verdict.case: verdict.status
+        for verdict in found.verdicts
+        if verdict.case in ("test_abs", "test_relu")
     }
 
 
@@ -46,7 +48,7 @@ def test_a_provider_that_is_right_conforms() -> None:
     assert statuses(found) == {"test_abs": "right", "test_relu": "right"}
     assert found.faults == ()
     assert found.by_operator()["Abs"]["right"] == 1
-    claimed = {one.case: one.claimed for one in found.verdicts}
+    claimed = {verdict.case: verdict.claimed for verdict in found.verdicts}
     assert claimed["test_abs"] == ("Abs",)
 
 
@@ -61,7 +63,7 @@ def test_wrong_results_are_found() -> None:
 def test_errors_have_their_message() -> None:
     found = judged("Failing")
     assert statuses(found) == {"test_abs": "error", "test_relu": "error"}
-    assert all("this chip is not soldered" in one.detail for one in found.faults)
+    assert all("this chip is not soldered" in fault.detail for fault in found.faults)
 
 
 def test_a_crash_is_of_its_case_alone() -> None:
@@ -180,7 +182,7 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
 def test_our_provider_conforms() -> None:
     options = ConformanceOptions(sample=16, jobs=2)
     found = conform(Subject("OrtkitExecutionProvider", options={"level": "3"}), options)
-    assert found.faults == (), [(one.case, one.detail) for one in found.faults]
+    assert found.faults == (), [(fault.case, fault.detail) for fault in found.faults]
     assert found.counts["right"] > 2
 
 
@@ -188,7 +190,7 @@ def test_our_provider_conforms() -> None:
 def test_our_provider_conforms_in_all_cases() -> None:
     options = ConformanceOptions(sample=None, jobs=2)
     found = conform(Subject("OrtkitExecutionProvider", options={"level": "3"}), options)
-    assert found.faults == (), [(one.case, one.detail) for one in found.faults]
+    assert found.faults == (), [(fault.case, fault.detail) for fault in found.faults]
     assert len(found.verdicts) >= 1884
     assert found.counts["right"] > 300
 

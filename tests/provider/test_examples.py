@@ -84,7 +84,7 @@ def test_npu_sim_runs_a_convolution_net() -> None:
 
 def _constants(source: bytes) -> list[Any]:
     graph = onnx.load_from_string(source).graph
-    return [numpy_helper.to_array(one) for one in graph.initializer]
+    return [numpy_helper.to_array(item) for item in graph.initializer]
 
 
 def test_npu_sim_leaves_the_rest_to_the_cpu() -> None:

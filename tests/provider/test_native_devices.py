@@ -241,7 +241,7 @@ def test_several_devices_of_a_provider() -> None:
 
     device = Two()
     with registered(device):
-        found = [one for one in ort.get_ep_devices() if one.ep_name == device.name]
+        found = [item for item in ort.get_ep_devices() if item.ep_name == device.name]
         assert [one.ep_metadata["slot"] for one in found] == ["0", "1"]
         options = unoptimized()
         options.add_provider_for_devices([found[1]], {})

@@ -32,10 +32,10 @@ from tests.provider.native_providers import (
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[TestProvider]:
-    one = TestProvider()
-    one.name = "KernelsExecutionProvider"
-    with registered(one):
-        yield one
+    test_provider = TestProvider()
+    test_provider.name = "KernelsExecutionProvider"
+    with registered(test_provider):
+        yield test_provider
 
 
 @pytest.fixture(autouse=True)

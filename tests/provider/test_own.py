@@ -78,7 +78,7 @@ def session(model: onnx.ModelProto | Path, cache: Path, **options: str) -> ort.I
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == NAME]
     given = {"cache_dir": str(cache), "level": "3", "strict": "1", **options}
     settings.add_provider_for_devices(devices, given)
     content = model if isinstance(model, Path) else model.SerializeToString()
@@ -217,7 +217,7 @@ def test_nodes_that_another_provider_has_are_not_claimed(
             (Tanhs.name, {}),
             (NAME, {"cache_dir": str(cache), "level": "3", "strict": "1", "verbosity": "2"}),
         ):
-            devices = [one for one in ort.get_ep_devices() if one.ep_name == name]
+            devices = [device for device in ort.get_ep_devices() if device.ep_name == name]
             settings.add_provider_for_devices(devices, given)
         made = ort.InferenceSession(model.SerializeToString(), settings)
         found = placed(made)
@@ -254,13 +254,13 @@ def test_its_kernels_are_in_the_trace(cache: Path, tmp_path: Path) -> None:
     settings.log_severity_level = 4
     settings.enable_profiling = True
     settings.profile_file_prefix = str(tmp_path / "trace")
-    devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == NAME]
     settings.add_provider_for_devices(devices, {"cache_dir": str(cache), "level": "3"})
     made = ort.InferenceSession(parsed(NORM).SerializeToString(), settings)
     made.run(None, rows(8))
     events = json.loads(Path(made.end_profiling()).read_text(encoding="utf-8"))
-    ours = [one for one in events if "region" in one.get("args", {})]
-    assert ours, [one["name"] for one in events]
+    ours = [event for event in events if "region" in event.get("args", {})]
+    assert ours, [item["name"] for item in events]
     assert ours[0]["args"]["region"] == "y"
     assert "Erf" in ours[0]["args"]["nodes"]
 
@@ -321,7 +321,7 @@ def test_failures_are_recorded_and_strict_raises(
         session(model, tmp_path, strict="1")
     assert len(failures.read(tmp_path / "provider")) == 2
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
-    found = [one for one in doctor._provider() if one.name == "failures"]
+    found = [item for item in doctor._provider() if item.name == "failures"]
     assert [one.state for one in found] == ["broken", "broken"]
     assert "a model in memory: ValueError: no plan today" in found[0].value
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "empty"))
@@ -333,7 +333,9 @@ def test_records_of_failures_are_bounded_and_readable(tmp_path: Path) -> None:
     for index in range(failures.KEPT + 3):
         failures.record(tmp_path, "model.onnx", f"failure {index}")
     found = failures.read(tmp_path)
-    assert [one.message for one in found] == [f"failure {i}" for i in range(3, failures.KEPT + 3)]
+    assert [item.message for item in found] == [
+        f"failure {i}" for i in range(3, failures.KEPT + 3)
+    ]
     (tmp_path / failures.FILE).write_text("no json\n[]\n", encoding="utf-8")
     assert failures.read(tmp_path) == []
     failures.record(tmp_path / "file", "", "x")  # made where it is not

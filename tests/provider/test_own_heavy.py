@@ -182,7 +182,7 @@ def test_products_end_where_others_read() -> None:
     nodes = "g = Gemm (x, w, b)  e = Gelu (g)  r = CumSum (g, axis)  y = Sum (e, r)"
     model = product(nodes, "float[48, 128] x, int64 axis", b=192)
     assert "product" in names(plan(model, WIDE, 2))
-    (claim,) = (one for one in plan(model, WIDE, 2).claims if one.program.name == "product")
+    (claim,) = (item for item in plan(model, WIDE, 2).claims if item.program.name == "product")
     assert claim.outputs == ("g",)
 
 
@@ -193,9 +193,9 @@ def test_equal_reshapes_are_one_in_the_copy_only() -> None:
     model = product(nodes, "float[1, 48, 128] x, int64 axis", b=192, c=192)
     values = {value.name: value for node in model.graph for value in node.outputs}
     model.graph.outputs.append(values["z"])
-    found = [one for one in plan(model, WIDE, 2).claims if one.program.name == "product"]
+    found = [claim for claim in plan(model, WIDE, 2).claims if claim.program.name == "product"]
     assert [one.inputs for one in found] == [("x",), ("x",)]
-    ops = [sorted(node.op_type for node in one.nodes) for one in found]
+    ops = [sorted(node.op_type for node in item.nodes) for item in found]
     assert ops == [["Gemm", "Reshape"], ["Gemm", "Reshape"]]
 
 
@@ -232,7 +232,7 @@ def test_attention_is_measured_against_the_form_that_is_there(
     assert claim.prediction.gain > 0.1
     monkeypatch.setattr(OriginalCost, "predict", lambda *_: "no gain here")
     found = plan(model, WIDE, 2)
-    assert not any(len(one.nodes) == len(model.graph) for one in found.claims)
+    assert not any(len(item.nodes) == len(model.graph) for item in found.claims)
 
 
 def test_what_nodes_take_are_their_products_and_the_rest() -> None:
@@ -295,13 +295,13 @@ def chain(*shapes: tuple[int | str, ...]) -> Program:
 
 def test_memory_between_kernels_is_used_again_but_not_by_who_reads_it() -> None:
     slots = Slots.of(chain((8,), (8,), (16,), (4,), (12,), (8,)))
-    assert slots.places == {1: 0, 2: 1, 3: 0, 4: 1}
+    assert slots.slot_of == {1: 0, 2: 1, 3: 0, 4: 1}
     assert [size.static for size in slots.sizes] == [32, 64]
 
 
 def test_memory_of_unknown_sizes_is_used_again_for_equal_ones() -> None:
     slots = Slots.of(chain(("n",), ("n",), ("m",), ("n",), ("m", 2), ("n",)))
-    assert slots.places == {1: 0, 2: 1, 3: 0, 4: 2}
+    assert slots.slot_of == {1: 0, 2: 1, 3: 0, 4: 2}
     assert [str(size) for size in slots.sizes] == ["4*n", "4*m", "8*m"]
 
 
@@ -310,7 +310,7 @@ def test_what_nobody_reads_has_memory_while_it_is_made() -> None:
     specs = tuple(tensor(8) for _ in range(4))
     steps = (Step(step, (0,), (1, 2)), Step(step, (1,), (3,)))
     slots = Slots.of(Program("two", specs, (0,), {}, {}, (3,), steps))
-    assert slots.places == {1: 0, 2: 1}
+    assert slots.slot_of == {1: 0, 2: 1}
 
 
 def test_weights_are_copies_that_begin_where_vectors_do() -> None:
@@ -345,7 +345,7 @@ def test_users_of_two_results_of_one_group_are_taken_together() -> None:
     users = [SimpleNamespace(carried={v: None}, root=v.name) for v in (a, b, c)]
     claimer = Recording()
     claimer._take_together(users, {a: both, b: both, c: other}, {})  # type: ignore[arg-type, dict-item]
-    assert [len(one) for one in claimer.taken] == [3, 2]
+    assert [len(item) for item in claimer.taken] == [3, 2]
     assert {id(each) for each in claimer.taken[0]} == {id(both), id(users[0]), id(users[1])}
     claimer = Recording()
     greedy = SimpleNamespace(carried={b: None, c: None}, root="greedy")

@@ -55,7 +55,7 @@ def claimed(cache: Path, **options: str) -> set[str]:
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == NAME]
     given = {"cache_dir": str(cache), "level": "3", "strict": "1", **options}
     settings.add_provider_for_devices(devices, given)
     session = ort.InferenceSession(proto().SerializeToString(), settings)
@@ -79,7 +79,7 @@ def test_groups_are_timed_beside_their_nodes(
     slow_groups(found.plan.claims, found.library)
     symbols = {claim.program.symbol for claim in found.plan.claims}
     assert len(symbols) == 2
-    assert {one.symbol for one in timed} == symbols
+    assert {item.symbol for item in timed} == symbols
     assert [one.problem for one in timed] == ["", ""]
     for one in timed:
         assert len(one.nodes) == len(one.program) == 6
@@ -95,9 +95,9 @@ def test_what_does_not_pay_is_left_and_that_is_remembered(
         calls.append(len(groups))
         times = {"Softmax": (1.0, 1.0), "Tanh": (2.0, 1.0)}
         return [
-            GroupTimes(one.symbol, (before,) * 6, (after,) * 6)
-            for one in groups
-            for before, after in [times[onnx.load(one.model).graph.node[-1].op_type]]
+            GroupTimes(group.symbol, (before,) * 6, (after,) * 6)
+            for group in groups
+            for before, after in [times[onnx.load(group.model).graph.node[-1].op_type]]
         ]
 
     monkeypatch.setattr(measured, "_timed", timed)
@@ -118,7 +118,7 @@ def test_what_cannot_be_timed_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_group_is_a_model_with_its_constants() -> None:
     model = ir.from_proto(proto())
-    (claim,) = (one for one in plan(model, Target(), 3).claims if "b" in one.outputs)
+    (claim,) = (item for item in plan(model, Target(), 3).claims if "b" in item.outputs)
     alone = ir.to_proto(group_model(claim))
     onnx.checker.check_model(alone)
     assert [node.op_type for node in alone.graph.node] == ["Mul", "Softmax"]

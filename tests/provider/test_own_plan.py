@@ -95,9 +95,9 @@ def test_masks_that_layers_share_are_computed_once(tmp_path: Path, cache: Path) 
     """A mask has other numbers in the copy: no value of the original is like it."""
     model = handed_over(models.build("bert"), tmp_path)
     found = built(model, cache).plan
-    regions = [one for one in found.claims if not one.weights]
-    carrying = [one for one in regions if set(one.program.outputs) & _carriers(one)]
-    reading = [one for one in regions if set(one.program.inputs) & _carriers(one)]
+    regions = [claim for claim in found.claims if not claim.weights]
+    carrying = [region for region in regions if set(region.program.outputs) & _carriers(region)]
+    reading = [item for item in regions if set(item.program.inputs) & _carriers(item)]
     assert carrying
     assert len(reading) > 1
     assert {one.bundle for one in reading} == {one.bundle for one in carrying}
@@ -124,7 +124,7 @@ def test_convolutions_are_claimed_as_a_whole_chain(
     proto = models.build(name)
     model = handed_over(proto, tmp_path)
     wanted = plan(model, Target(), 2, is_ahead=is_ahead)
-    chains = [one for one in wanted.claims if one.program.name == "convolutions"]
+    chains = [claim for claim in wanted.claims if claim.program.name == "convolutions"]
     (chain,) = chains
     convolutions = [node for node in model.graph if node.op_type == "Conv"]
     assert set(convolutions) <= set(chain.nodes)
@@ -163,7 +163,7 @@ def test_chains_of_old_opsets_are_claimed(opset: int, tmp_path: Path, cache: Pat
     proto = residuals(opset)
     model = handed_over(proto, tmp_path)
     wanted = plan(model, Target(), 2)
-    assert [one.program.name for one in wanted.claims] == ["convolutions"]
+    assert [claim.program.name for claim in wanted.claims] == ["convolutions"]
     found = build(wanted, Target(), "auto", cache)
     assert found.library is not None
     errors = worst_error(model, found.plan, found.library, feeds(proto))
@@ -265,7 +265,7 @@ def test_what_is_written_otherwise_is_another_library(
 
 def test_sizes_that_later_inputs_tell_are_checked() -> None:
     dims = (("a*b", 64), ("a", 64), ("b", 64))
-    tensors = tuple(TensorSpec(str(i), "float32", one) for i, one in enumerate(dims))
+    tensors = tuple(TensorSpec(str(i), "float32", dim) for i, dim in enumerate(dims))
     program = Program("copies", tensors, (0, 1, 2), {}, {}, (), ())
     assert unsolved(program) is None
     source, _ = programs_source([program], {})

@@ -60,7 +60,7 @@ def session(proto: onnx.ModelProto, cache: Path, **options: str) -> ort.Inferenc
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == NAME]
     given = {"cache_dir": str(cache), "level": "3", "strict": "1", **options}
     settings.add_provider_for_devices(devices, given)
     return ort.InferenceSession(proto.SerializeToString(), settings)
@@ -234,7 +234,9 @@ def test_a_cache_that_others_can_write_to_is_not_used(
         check(made, model(), rows(5))
         assert (claimed(made), len(planned)) == (whole, count)
     assert sorted(path for path in cache.rglob("*") if path.is_file()) == kept
-    said = [one.getMessage() for one in caplog.records if "chmod go-w" in one.getMessage()]
+    said = [
+        record.getMessage() for record in caplog.records if "chmod go-w" in record.getMessage()
+    ]
     assert len(said) == 1
 
 

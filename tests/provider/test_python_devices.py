@@ -72,7 +72,7 @@ class Simulated(DeviceMemory):
         for place in (source, target):
             assert (place.device is not None) == self.pool.owns(place.address)
         ctypes.memmove(target.address, source.address, size)
-        way = "".join("host" if one.device is None else "device" for one in (source, target))
+        way = "".join("host" if item.device is None else "device" for item in (source, target))
         self.pool.copies.append((way, size, stream))
 
 
@@ -145,7 +145,7 @@ class DeviceProvider(ortkit.ExecutionProvider):
 def test_kernels_compute_in_the_devices_memory(kind: Any) -> None:
     memory = kind()
     with registered(DeviceProvider(memory)) as name:
-        (device,) = [one for one in ort.get_ep_devices() if one.ep_name == name]
+        (device,) = [item for item in ort.get_ep_devices() if item.ep_name == name]
         assert device.ep_metadata["cores"] == "4"
         made = session(model(MODEL), name)
         assert placement(made, name) == ["Add", "Mul"]
@@ -283,8 +283,8 @@ def test_several_devices_are_told_apart() -> None:
             return []
 
     with registered(Two()) as name:
-        devices = [one for one in ort.get_ep_devices() if one.ep_name == name]
-        assert [one.ep_metadata["n"] for one in devices] == ["0", "1"]
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == name]
+        assert [item.ep_metadata["n"] for item in devices] == ["0", "1"]
         for number in (0, 1):
             made = options()
             made.add_provider_for_devices([devices[number]], {})

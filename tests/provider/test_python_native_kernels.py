@@ -196,7 +196,7 @@ def test_what_a_kernel_keeps_lives_as_long_as_its_sessions(library: Any) -> None
     with registered(Native(make)) as name:
         first, second = session(model(MODEL), name), session(model(MODEL), name)
         gc.collect()
-        assert all(one() is not None for one in kept)
+        assert all(item() is not None for item in kept)
         assert first.run(None, FEEDS)[0].tolist() == [3, -3]
         del first
         gc.collect()

@@ -328,7 +328,7 @@ def test_a_kernel_shows_what_it_does_in_the_trace(tmp_path: Path) -> None:
         found = opened.run(None, {"x": np.ones((1, 3), np.float32)})
         assert found[0].tolist() == [[8, 8, 8]]
         trace = json.loads(Path(opened.end_profiling()).read_text(encoding="utf-8"))
-    (event,) = [one for one in trace if one.get("name") == "inner step"]
+    (event,) = [item for item in trace if item.get("name") == "inner step"]
     assert event["args"]["tiles"] == "4"
     assert event["dur"] >= 0
 

@@ -161,7 +161,7 @@ def test_nodes_in_a_function_are_claimed_once_it_is_written_out() -> None:
     with registered(NumpyProvider()) as name:
         made = session(model(text), name)
         assert placement(made, name) == ["Add"]
-        feeds = {one: np.full(2, 3, np.float32) for one in "ab"}
+        feeds = {item: np.full(2, 3, np.float32) for item in "ab"}
         assert made.run(None, feeds)[0].tolist() == [6, 6, 6, 6]
 
 
@@ -355,7 +355,7 @@ def test_sessions_are_told_their_options() -> None:
             made = options()
             made.add_session_config_entry("some.key", "some value")
             session(model(CHAIN), name, settings={"level": level}, session_options=made)
-    assert [one["level"] for one in told] == ["1", "2"]
+    assert [item["level"] for item in told] == ["1", "2"]
 
 
 def test_each_session_has_a_provider_of_its_own() -> None:
@@ -403,7 +403,7 @@ def test_what_kernels_hold_lives_as_long_as_the_session() -> None:
     with registered(Holding()) as name:
         made = session(model(CHAIN), name, settings={"level": "3"})
         gc.collect()
-        assert all(one() is not None for one in held)
+        assert all(item() is not None for item in held)
         check_chain(made)
         assert not closed
         del made

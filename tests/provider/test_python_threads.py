@@ -121,7 +121,7 @@ def test_runs_of_branches_that_overlap() -> None:
         made = session(model(WIDE), name, session_options=made_options)
         random = np.random.default_rng(3)
         for _ in range(20):
-            feeds = {one: random.standard_normal((64, 4), dtype=np.float32) for one in "ab"}
+            feeds = {item: random.standard_normal((64, 4), dtype=np.float32) for item in "ab"}
             found = made.run(None, feeds)[0]
             np.testing.assert_allclose(found, wide_result(**feeds), rtol=1e-5, atol=1e-6)
     assert len(threads) > 1

@@ -196,7 +196,7 @@ def constant_model(array: TensorProto) -> bytes:
 )  # fmt: skip
 @pytest.mark.parametrize("count", [1, 3, 64])
 def test_constants_of_each_type_are_read(kind: int, count: int) -> None:
-    values = [one % 2 for one in range(count)]
+    values = [index % 2 for index in range(count)]
     array = helper.make_tensor("w", kind, [count, 1], values)
     read = []
 
@@ -215,7 +215,7 @@ def test_constants_of_each_type_are_read(kind: int, count: int) -> None:
 @pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4], ids=["int4", "uint4"])
 @pytest.mark.parametrize("count", [1, 3, 64])
 def test_constants_of_less_than_a_byte_are_read(kind: int, count: int) -> None:
-    values = [one % 8 for one in range(count)]
+    values = [index % 8 for index in range(count)]
     array = helper.make_tensor("w", kind, [count], values)
     node = helper.make_node("DequantizeLinear", ["w", "s"], ["y"])
     scale = helper.make_tensor("s", TensorProto.FLOAT, [], [1.0])

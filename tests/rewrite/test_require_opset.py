@@ -124,4 +124,7 @@ def test_what_is_new_enough_stays() -> None:
     model = from_text(TEXT)
     run(model)
     again = run(from_text(to_text(model).replace("Mish", "Relu")), 17)
-    assert [one.partition(":")[0] for one in ids(again)] == ["ask-for-opset", "ask-for-opset"]
+    assert [identifier.partition(":")[0] for identifier in ids(again)] == [
+        "ask-for-opset",
+        "ask-for-opset",
+    ]

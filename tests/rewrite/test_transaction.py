@@ -33,11 +33,11 @@ def scope_of(text: str = TEXT) -> Scope:
 
 
 def node(scope: Scope, name: str) -> ir.Node:
-    return next(one for one in scope.nodes() if name in [value.name for value in one.outputs])
+    return next(item for item in scope.nodes() if name in [value.name for value in item.outputs])
 
 
 def value(scope: Scope, name: str) -> ir.Value:
-    return next(one for one in node(scope, name).outputs if one.name == name)
+    return next(output for output in node(scope, name).outputs if output.name == name)
 
 
 class RandomEdits:
@@ -125,8 +125,8 @@ def state(scope: Scope) -> tuple[object, ...]:
     graph.initializers.update(held)
     known = [
         (each.name, scope.shapes.shape(each), str(each.type), str(each.shape))
-        for one in scope.nodes()
-        for each in one.outputs
+        for item in scope.nodes()
+        for each in item.outputs
     ]
     imports = dict(scope.root.opset_imports)
     return to_text(scope.model), known, imports, list(scope.log.hits), dict(scope.log.misses)

@@ -58,7 +58,7 @@ class Chromium:
         self.events: list[dict[str, Any]] = []
         """What the tab reported: requests, errors, console messages."""
         targets = self.call("Target.getTargets")["targetInfos"]
-        page = next(one["targetId"] for one in targets if one["type"] == "page")
+        page = next(target["targetId"] for target in targets if target["type"] == "page")
         attached = self.call("Target.attachToTarget", targetId=page, flatten=True)
         self.session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):

@@ -76,8 +76,8 @@ class FakeCupti:
             assert most.value == 0
             ctypes.memmove(data.value, content, len(content))
             self._sizes |= {
-                data.value + sum(map(len, records[:at])): len(one)
-                for at, one in enumerate(records)
+                data.value + sum(map(len, records[:at])): len(record)
+                for at, record in enumerate(records)
             }
             self._completed(None, 0, data, size, ctypes.c_size_t(len(content)))
         return 0

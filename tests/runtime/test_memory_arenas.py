@@ -68,7 +68,7 @@ def test_sessions_of_one_model_are_told_apart() -> None:
         for count, one in enumerate(made):
             for _ in range(count):
                 one.run(x)
-        found = [report_of(one).arena("Cpu") for one in made]
+        found = [report_of(item).arena("Cpu") for item in made]
         assert [arena is not None and arena.peak > 0 for arena in found] == [False] + 4 * [True]
         counts = [arena.allocations for arena in found if arena is not None]
         assert counts == sorted(set(counts)), "each counts its own runs"

@@ -142,7 +142,7 @@ def test_a_block_that_is_too_large_counts_whole() -> None:
 def measured(text: str, folder: Path, **arrays: np.ndarray) -> Peak:
     onnx.save(onnx.parser.parse_model(HEAD + text), folder / "m.onnx")
     pairs = enumerate(arrays.items())
-    write_manifest(folder, [of_plain(name, index, one, folder) for index, (name, one) in pairs])
+    write_manifest(folder, [of_plain(name, index, item, folder) for index, (name, item) in pairs])
     point = measure_point(
         PointPlan(folder / "m.onnx", folder, {"target": "cpu"}, seconds=0.0, nodes=True)
     )

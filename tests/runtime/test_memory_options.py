@@ -103,7 +103,7 @@ def test_options_are_measured_side_by_side(
     )
     found = measure_options(plan, tmp_path / "scratch", rounds=1)
     default, plain, limited = found.effects
-    assert [one.problem for one in found.effects] == ["", "", ""]
+    assert [item.problem for item in found.effects] == ["", "", ""]
     assert plain.held is None
     assert default.held is not None and limited.held is not None
     assert limited.held < default.held
@@ -116,7 +116,7 @@ def test_every_option_is_measured(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     found = measure_options(plan, tmp_path / "scratch", rounds=1)
     assert isinstance(found, ArenaOptions)
-    by_name = {one.name: one for one in found.effects}
+    by_name = {item.name: item for item in found.effects}
     assert list(by_name) == [
         DEFAULT, "no arena", "as requested", "first chunk", "limit", "shrink", "no pattern",
         "no prepacking", "mapped weights", TWO, f"{TWO}, one arena",

@@ -45,7 +45,7 @@ print(max(peaks) // 1024, flush=True)
 def feeds(folder: Path, **arrays: np.ndarray) -> Path:
     folder.mkdir(parents=True)
     pairs = enumerate(arrays.items())
-    write_manifest(folder, [of_plain(name, index, one, folder) for index, (name, one) in pairs])
+    write_manifest(folder, [of_plain(name, index, item, folder) for index, (name, item) in pairs])
     return folder
 
 

@@ -110,9 +110,9 @@ def test_without_the_library_packed_weights_are_unpacked(
     optimized.save(tmp_path / "m.onnx")
     with ortkit.Session(model(), "cpu") as original:
         expected = original.run(FEEDS)["y"]
-    with ortkit.Session(tmp_path / "m.onnx", "cpu", kernels="never") as one:
-        assert one.runs_bodies
-        np.testing.assert_allclose(one.run(FEEDS)["y"], expected, atol=1e-4)
+    with ortkit.Session(tmp_path / "m.onnx", "cpu", kernels="never") as session:
+        assert session.runs_bodies
+        np.testing.assert_allclose(session.run(FEEDS)["y"], expected, atol=1e-4)
 
 
 def test_small_weights_stay_in_the_file(optimized: ortkit.Optimized, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def work(name: str, *origins: str, op: str = "Add", size: int | None = 8) -> Wor
 
 def side(nodes: Sequence[Work], *processes: Sequence[Sequence[float]]) -> Side:
     """Return a side of which `processes` hold the times of each node by run."""
-    times = tuple(np.array(one, float) for one in processes)
+    times = tuple(np.array(process, float) for process in processes)
     medians = median_interval(np.hstack(times))
     run = float(medians.median.sum())
     return Side("m.onnx", tuple(nodes), times, medians, {"median": run}, 1000)
@@ -141,7 +141,7 @@ class TestDiff:
         before = side(nodes, random.exponential(10, (500, 40)))
         after = side(nodes, random.exponential(10, (500, 40)))
         found = diff_profiles(before, after, NO_SPEEDUP, None, in_turns=True)
-        assert {one.direction for one in found.changes} == {"no difference"}
+        assert {change.direction for change in found.changes} == {"no difference"}
 
     def test_too_few_runs_claim_nothing(self) -> None:
         before, after = side([work("D")], [[9.0] * 4]), side([work("D")], [[1.0] * 4])

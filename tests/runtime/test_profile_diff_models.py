@@ -57,7 +57,10 @@ def diff(
     folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0
 ) -> dict[str, Any]:
     capsys.readouterr()
-    paths = [str(folder / one) if Path(one).suffix in FILES else one for one in arguments]
+    paths = [
+        str(folder / argument) if Path(argument).suffix in FILES else argument
+        for argument in arguments
+    ]
     assert run(["profile", "diff", *paths, "--json"]) == code
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["schema"] == "ortkit.profile-diff/1"
@@ -66,7 +69,10 @@ def diff(
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
-    paths = [str(folder / one) if Path(one).suffix in FILES else one for one in arguments]
+    paths = [
+        str(folder / argument) if Path(argument).suffix in FILES else argument
+        for argument in arguments
+    ]
     assert run(["profile", "diff", *paths]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "Traceback" not in said.err
@@ -75,9 +81,9 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -
 
 def change(document: dict[str, Any], name: str) -> dict[str, Any]:
     found = [
-        one
-        for one in document["changes"]
-        if name in [node["name"] for node in one["before"] + one["after"]]
+        item
+        for item in document["changes"]
+        if name in [node["name"] for node in item["before"] + item["after"]]
     ]
     assert len(found) == 1
     return found[0]  # type: ignore[no-any-return]
@@ -96,7 +102,7 @@ def test_a_model_that_does_more_is_slower(
     assert [one["name"] for one in same["before"]] == ["last"]
     assert found["before"]["nodes"] < found["after"]["nodes"]
     assert found["before"]["peak_bytes"] > 0
-    gains = [one["gain_us"] for one in found["changes"]]
+    gains = [item["gain_us"] for item in found["changes"]]
     assert gains == sorted(gains, reverse=True)
 
 
@@ -111,7 +117,7 @@ def test_a_model_is_no_slower_than_itself(
 ) -> None:
     found = diff(folder, capsys, "short.onnx", "short.onnx", *QUICK, "--fail-slower", "50")
     assert len(found["changes"]) == found["before"]["nodes"] == 2
-    assert all(one["before"] == one["after"] for one in found["changes"])
+    assert all(item["before"] == item["after"] for item in found["changes"])
 
 
 def test_tables_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +135,7 @@ def test_what_was_saved_is_compared(
     found = diff(folder, capsys, f"short.{kind}", f"long.{kind}", *models)
     assert (found["matched_by"], found["in_turns"]) == ("model", False)
     assert len(change(found, "more3")["after"]) == 13
-    assert [one["name"] for one in change(found, "last")["before"]] == ["last"]
+    assert [item["name"] for item in change(found, "last")["before"]] == ["last"]
     assert any("did not run interleaved" in note for note in found["notes"])
     assert found["before"]["run_us"]["median"] > 0
 
@@ -165,7 +171,7 @@ def test_few_runs_are_no_verdict(
         (tmp_path / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
     found = diff(tmp_path, capsys, "short.json", "long.json")
     assert found["speedup"]["direction"] == "not known"
-    assert {one["direction"] for one in found["changes"]} == {"not known"}
+    assert {item["direction"] for item in found["changes"]} == {"not known"}
     said = refused(tmp_path, capsys, "short.json", "long.json", "--fail-slower", "5")
     assert "too few runs" in said
 

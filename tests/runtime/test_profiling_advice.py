@@ -58,7 +58,7 @@ def profile(
     tracing: float = 0.0,
     regions: dict[int, int] | None = None,
 ) -> Profile:
-    covered = sum(one.own_us for one in rows)
+    covered = sum(item.own_us for item in rows)
     overall = Overall(
         times(covered + gaps + outside), None if plain is None else times(plain), covered, covered,
         covered, gaps, outside, device, None, None,
@@ -70,7 +70,7 @@ def profile(
 
 
 def titles(found: Profile) -> list[str]:
-    return [one.title for one in advice_on(found)]
+    return [item.title for item in advice_on(found)]
 
 
 def test_products_near_the_peak_need_no_advice() -> None:
@@ -93,7 +93,7 @@ def test_slow_products_are_told_why(
 ) -> None:
     slow = row("MatMul", 900, least=100, bound="arithmetic", balance=balance, outputs=outputs)
     found = advice_on(profile(slow))
-    assert [one.title for one in found] == ([title] if title else [])
+    assert [item.title for item in found] == ([title] if title else [])
     if title:
         assert found[0].gain_us == pytest.approx(gain) and found[0].rows == (0,)
 
@@ -118,7 +118,7 @@ def test_layouts_moves_and_sizes_are_told_apart() -> None:
         row("Shape", 50, outputs=INDEX), row("Transpose", 40), row("MatMul", 500),
     ]  # fmt: skip
     found = advice_on(profile(*rows))
-    assert [(one.title, one.gain_us, one.rows) for one in found] == [
+    assert [(item.title, item.gain_us, item.rows) for item in found] == [
         ("data transposed between layouts", 200, (0,)),
         ("Transpose: nodes that only move data", 140, (1, 4)),
         ("nodes that compute sizes", 110, (2, 3)),
@@ -151,7 +151,7 @@ def test_devices_that_wait_are_told() -> None:
         row("MemcpyToHost", 40, provider=CUDA, device=30.0),
         row("NonZero", 80),
     ]
-    found = {one.title: one for one in advice_on(profile(*rows, device=340.0))}
+    found = {item.title: item for item in advice_on(profile(*rows, device=340.0))}
     assert found["the device waits for the host"].gain_us == pytest.approx(660)
     assert found["copies between CPU and device"].gain_us == pytest.approx(30)
     assert found["nodes on the CPU between those of the device"].rows == (2,)
@@ -169,7 +169,7 @@ def test_five_are_given_the_largest_first() -> None:
         )
     ]
     found = advice_on(profile(*rows, plain=90.0))
-    assert [one.rows for one in found] == [(6,), (5,), (4,), (3,), (2,)]
+    assert [item.rows for item in found] == [(6,), (5,), (4,), (3,), (2,)]
     assert all(one.gain_us <= 90 for one in found)
     # Below one part in a hundred nothing is said.
     assert advice_on(profile(*rows, plain=9000.0)) == ()
@@ -188,7 +188,7 @@ def test_what_ortkit_made_is_not_sent_to_it_again() -> None:
         profile(*devices, device=340.0),
     )
     for found in seen:
-        assert any("`ortkit optimize`" in one.detail for one in advice_on(found, 9))
+        assert any("`ortkit optimize`" in item.detail for item in advice_on(found, 9))
         made = replace(found, about=replace(found.about, made_by_ortkit=True))
         assert not any("optimize" in one.detail for one in advice_on(made, 9))
         assert len(advice_on(made, 9)) == len(advice_on(found, 9))

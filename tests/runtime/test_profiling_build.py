@@ -208,7 +208,7 @@ def test_what_a_device_does_is_told_from_what_launches_it(tmp_path: Path) -> Non
     assert matmul.work.gflops == pytest.approx(6000 / 60 / 1e3)
     assert found.overall.device_us == 60 + 5 + 5
     assert found.overall.copies_us == 5
-    assert [(one.name, one.calls, one.us) for one in found.kernels] == [
+    assert [(kernel.name, kernel.calls, kernel.us) for kernel in found.kernels] == [
         ("gemm", 1, 60), ("add", 1, 10), ("Memcpy", 1, 5)
     ]  # fmt: skip
     assert found.kernels[2].bytes == 64

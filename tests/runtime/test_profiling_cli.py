@@ -48,7 +48,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = run([str(one) for one in arguments])
+    code = run([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -79,7 +79,7 @@ def test_files_are_written_and_said(
     )
     assert code == 0 and f"wrote     {out_file}" in out.splitlines()
     events = json.loads(out_file.read_text("utf-8"))["traceEvents"]
-    assert sum(one["name"] == "three" for one in events) >= 3
+    assert sum(event["name"] == "three" for event in events) >= 3
 
 
 def test_json_is_read_back(
@@ -155,7 +155,7 @@ def test_bad_input_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trace = written(tmp_path, node("A", 110, 5), run_event(100, 20))
-    given = [{"MODEL": model, "TRACE": trace}.get(one, one) for one in arguments]
+    given = [{"MODEL": model, "TRACE": trace}.get(argument, argument) for argument in arguments]
     code, out, err = said(capsys, "profile", *given)
     assert (code, out) == (2, "")
     assert problem in err and err.count("\n") == 1 and "Traceback" not in err

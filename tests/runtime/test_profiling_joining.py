@@ -80,7 +80,7 @@ def test_the_arithmetic_of_a_fused_node_is_that_of_its_body() -> None:
         ran = signature("", "product", (floats(rows, 4), floats(4, 8)), floats(rows, 8))
         work = call_work(ran, product, bodies)
         assert work is not None and work.flops == rows * (2 * 4 * 8 + 8)
-    assert [one.op_type for one in next(iter(model.functions.values()))] == ["MatMul", "Relu"]
+    assert [item.op_type for item in next(iter(model.functions.values()))] == ["MatMul", "Relu"]
     alone = call_work(ran, product)
     assert alone is not None and alone.flops is None
 

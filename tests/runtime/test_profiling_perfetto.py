@@ -56,10 +56,12 @@ def test_bodies_nest_even_where_they_seem_to_end_later(tmp_path: Path) -> None:
     found = profile_of(read_trace(path), warmup=1)
     events = exported(found, tmp_path)
     check_nesting(events)
-    slices = {(one["name"], one["ts"]): one for one in events if one["ph"] == "X"}
+    slices = {(event["name"], event["ts"]): event for event in events if event["ph"] == "X"}
     assert slices["Mul", 125]["dur"] == 5 and slices["Neg", 132]["dur"] == 8
     assert slices["warm-up run 0", 100]["dur"] == 40 and slices["run 1", 200]["cat"] == "run"
-    threads = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
+    threads = {
+        item["tid"]: item["args"]["name"] for item in events if item["name"] == "thread_name"
+    }
     assert threads == {7: "run (thread 7)", 9: "nodes (thread 9)"}
 
 
@@ -67,14 +69,14 @@ def test_memory_is_a_counter_of_each_arena(tmp_path: Path) -> None:
     other = {**MEMORY, "mem_bytes_in_use": "700", "provider": "XExecutionProvider"}
     path = written(tmp_path, node("A", 110, 5, **MEMORY), node("B", 120, 5, **other), run(100, 40))
     events = exported(profile_of(read_trace(path), warmup=0), tmp_path)
-    counters = [one for one in events if one["ph"] == "C"]
-    assert [(one["name"], one["ts"], one["args"]) for one in counters] == [
+    counters = [event for event in events if event["ph"] == "C"]
+    assert [(counter["name"], counter["ts"], counter["args"]) for counter in counters] == [
         ("arena CPU (bytes)", 115, {"in use": 512, "free": 512}),
         ("arena X (bytes)", 125, {"in use": 700, "free": 324}),
     ]
     without = written(tmp_path, node("A", 110, 5), run(100, 40))
     events = exported(profile_of(read_trace(without), warmup=0), tmp_path)
-    assert not [one for one in events if one["ph"] == "C"]
+    assert not [item for item in events if item["ph"] == "C"]
 
 
 def test_a_device_has_a_track_for_each_stream_and_arrows(tmp_path: Path) -> None:
@@ -86,9 +88,9 @@ def test_a_device_has_a_track_for_each_stream_and_arrows(tmp_path: Path) -> None
     found = profile_of(attach_kernels(read_trace(path), device), warmup=0)
     events = exported(found, tmp_path)
     check_nesting(events)
-    kernel = next(one for one in events if one["name"] == "gemm<float>")
+    kernel = next(event for event in events if event["name"] == "gemm<float>")
     assert (kernel["ts"], kernel["dur"], kernel["args"]["node"]) == (120.5, 9.25, "MatMul")
-    copy = next(one for one in events if one["name"] == "Memcpy")
+    copy = next(item for item in events if item["name"] == "Memcpy")
     assert copy["args"]["bytes"] == 64 and copy["tid"] != kernel["tid"]
     begin, end = (next(one for one in events if one["ph"] == phase) for phase in "sf")
     assert begin["id"] == end["id"] and (begin["tid"], begin["ts"]) == (7, 112)
@@ -112,8 +114,8 @@ def test_a_real_session_with_a_loop(tmp_path: Path) -> None:
             session.run(feeds)
     events = exported(recording.result, tmp_path)
     check_nesting(events)
-    assert sum(one["ph"] == "X" and one["cat"] == "Tanh" for one in events) == 20 * 5
-    assert sum(one["ph"] == "X" and one["cat"] == "run" for one in events) == 20
+    assert sum(event["ph"] == "X" and event["cat"] == "Tanh" for event in events) == 20 * 5
+    assert sum(item["ph"] == "X" and item["cat"] == "run" for item in events) == 20
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:

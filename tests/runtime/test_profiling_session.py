@@ -44,7 +44,7 @@ def gelu() -> onnx.ModelProto:
     model = onnx.parser.parse_model(GELU)
     random = np.random.default_rng(0)
     for name, shape in (("w", (8, 16)), ("b", (16,)), ("v", (16, 4))):
-        stand_in = next((one for one in model.graph.initializer if one.name == name), None)
+        stand_in = next((item for item in model.graph.initializer if item.name == name), None)
         if stand_in is not None:
             model.graph.initializer.remove(stand_in)
         values = random.standard_normal(shape).astype(np.float32)
@@ -56,7 +56,7 @@ FEEDS = {"x": np.ones((1, 3, 8), np.float32)}
 
 
 def row(profile: Profile, name: str) -> Row:
-    return next(one for one in profile.rows if one.name == name)
+    return next(item for item in profile.rows if item.name == name)
 
 
 def test_what_was_fused_is_told_and_what_it_computes(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_was_fused_is_told_and_what_it_computes(tmp_path: Path) -> None:
     found = profile_model(path, [FEEDS], CPU, RunPlan(runs=3, warmup=1))
     assert found.runs == 3 and found.overall.plain is not None
     assert found.overall.plain.count >= 1
-    fused = next(one for one in found.rows if one.op == "BiasGelu")
+    fused = next(item for item in found.rows if item.op == "BiasGelu")
     assert set(fused.origins) == {"bias", "scale", "erf", "plus", "times", "halve"}
     assert fused.label == "com.microsoft::BiasGelu"
     first = row(found, "first")
@@ -112,7 +112,7 @@ def test_the_runs_of_a_block_are_profiled_and_no_others(
         assert session.onnxruntime is own
         session.run(FEEDS)
         assert recording.result.runs == 3
-        assert {one.call.count for one in recording.result.rows} == {3}
+        assert {item.call.count for item in recording.result.rows} == {3}
         assert any(len(one.origins) > 1 for one in recording.result.rows)
         np.testing.assert_array_equal(plain["y"], inside["y"])
     assert list(tmp_path.iterdir()) == []
@@ -188,7 +188,7 @@ def test_runs_agree_with_a_clock_around_them() -> None:
     # Both clocks see the same runs, whatever disturbs these; what surrounds a run is Python's.
     seen = recording.result.trace
     assert seen is not None
-    differences = [mine - one.duration_us for mine, one in zip(taken, seen.runs, strict=True)]
+    differences = [mine - item.duration_us for mine, item in zip(taken, seen.runs, strict=True)]
     assert min(differences) >= -2
     assert np.median(differences) < 0.05 * np.median(taken) + 100
 
@@ -225,9 +225,9 @@ def test_nodes_without_names_and_those_of_bodies_are_found(tmp_path: Path) -> No
     tanh = next(one for one in found.rows if one.op == "Tanh")
     assert tanh.holder is not None and found.rows[tanh.holder].op == "If"
     assert tanh.work.bytes_moved == 2 * 24
-    sigmoids = [one for one in found.rows if one.op == "Sigmoid"]
+    sigmoids = [item for item in found.rows if item.op == "Sigmoid"]
     assert len(sigmoids) == 4
-    assert {one.work.bytes_moved for one in sigmoids} == {48}
+    assert {sigmoid.work.bytes_moved for sigmoid in sigmoids} == {48}
 
 
 def test_shapes_that_change_from_run_to_run_are_counted_each(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_model_in_memory_and_an_optimized_one_are_joined_too() -> None:
     with ortkit.Session(ortkit.optimize(gelu()), "cpu") as session:
         with session.profile() as recording:
             session.run(FEEDS)
-        assert all(one.origins for one in recording.result.rows)
+        assert all(item.origins for item in recording.result.rows)
         assert recording.result.about.model is None
 
 
@@ -255,7 +255,7 @@ def test_without_provenance_the_trace_alone_speaks() -> None:
         assert first.origins == () and first.domain is None
         # The packed weights are not in the trace: what is moved is not guessed.
         assert first.work.flops is None and first.work.bytes_moved is None
-        bias = next(one for one in recording.result.rows if one.op == "BiasGelu")
+        bias = next(item for item in recording.result.rows if item.op == "BiasGelu")
         assert bias.work.bytes_moved == 4 * (3 * 16 + 16 + 3 * 16)
 
 

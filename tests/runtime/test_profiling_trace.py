@@ -33,7 +33,7 @@ def test_a_real_trace_is_read_without_loss(tmp_path: Path) -> None:
 
     assert len(found.runs) == 3
     assert found.load_us is not None and found.initialize_us is not None
-    assert [one.run for one in found.nodes] == [0, 0, 1, 1, 2, 2]
+    assert [item.run for item in found.nodes] == [0, 0, 1, 1, 2, 2]
     assert [one.name for one in found.nodes[:2]] == [one.name for one in model.graph.node]
     first = found.nodes[0]
     assert isinstance(first, NodeEvent)
@@ -68,9 +68,9 @@ def test_columns_say_what_the_json_says(order: tuple[str, str], tmp_path: Path) 
 
 def test_calls_with_other_shapes_are_told_apart(tmp_path: Path) -> None:
     shapes = ([{"float": [1, 2]}], [{"float": [1, 3]}], [{"float": [1, 2]}])
-    calls = [node("Relu", 110 + 10 * i, 5, inputs=one) for i, one in enumerate(shapes)]
+    calls = [node("Relu", 110 + 10 * i, 5, inputs=shape) for i, shape in enumerate(shapes)]
     found = read_trace(written(tmp_path, *calls, run(100, 100))).nodes
-    assert [one.inputs[0][1] for one in found] == [(1, 2), (1, 3), (1, 2)]
+    assert [item.inputs[0][1] for item in found] == [(1, 2), (1, 3), (1, 2)]
     assert len(found.signatures) == 2
 
 
@@ -80,7 +80,7 @@ def test_nodes_of_one_name_in_two_bodies_are_told_apart(tmp_path: Path) -> None:
         node("Add", 111, 5, name="same", index=1), node("Mul", 121, 5, name="same", index=1),
         node("If", 110, 30, index=0), run(100, 100),
     )  # fmt: skip
-    assert [one.op for one in read_trace(path).nodes] == ["Add", "Mul", "If"]
+    assert [item.op for item in read_trace(path).nodes] == ["Add", "Mul", "If"]
     assert HOLDERS == CONTROL_FLOW
 
 
@@ -149,11 +149,15 @@ def test_a_kernel_is_put_under_the_innermost_call_that_launched_it(tmp_path: Pat
         read_trace(path),
         [launch(at) for at in (105, 114, 120, 141, 170, 213)] + [launch(113, thread=8)],
     )
-    placed = {one.launch_us: (one.node, one.run) for one in found.kernels if one.thread == 7}
+    placed = {
+        kernel.launch_us: (kernel.node, kernel.run)
+        for kernel in found.kernels
+        if kernel.thread == 7
+    }
     assert placed == {
         105: (-1, 0), 114: (0, 0), 120: (1, 0), 141: (2, 0), 170: (-1, -1), 213: (3, 1)
     }  # fmt: skip
-    assert [one.node for one in found.kernels if one.thread == 8] == [-1]
+    assert [item.node for item in found.kernels if item.thread == 8] == [-1]
     assert busy_us(found.kernels[:4]) == 159 - 135
 
 

@@ -46,27 +46,27 @@ def runs_kernel(session: ortkit.Session) -> bool:
 
 
 def test_the_library_beside_the_model_is_loaded(saved: Path) -> None:
-    with ortkit.Session(saved, "cpu") as one:
-        assert [path.name for path in one.libraries] == ["m.ops.so"]
-        assert not one.notes
-        assert runs_kernel(one)
+    with ortkit.Session(saved, "cpu") as session:
+        assert [path.name for path in session.libraries] == ["m.ops.so"]
+        assert not session.notes
+        assert runs_kernel(session)
         s = 1.5 * np.ones((64, 256), np.float32)
-        np.testing.assert_allclose(one.run(FEEDS)["y"], np.exp(np.tanh(s)) * s, rtol=1e-5)
+        np.testing.assert_allclose(session.run(FEEDS)["y"], np.exp(np.tanh(s)) * s, rtol=1e-5)
 
 
 def test_what_optimize_returns_is_a_model(optimized: ortkit.Optimized) -> None:
-    with ortkit.Session(optimized, "cpu") as one:
-        assert runs_kernel(one)
-        folder = one.libraries[0].parent
+    with ortkit.Session(optimized, "cpu") as session:
+        assert runs_kernel(session)
+        folder = session.libraries[0].parent
     assert not folder.exists()
 
 
 def test_none_is_loaded_on_request(saved: Path) -> None:
-    with ortkit.Session(saved, "cpu", kernels="never") as one:
-        assert not one.libraries
-        assert not one.notes
-        assert not runs_kernel(one)
-        assert one.run(FEEDS)["y"].shape == (64, 256)
+    with ortkit.Session(saved, "cpu", kernels="never") as session:
+        assert not session.libraries
+        assert not session.notes
+        assert not runs_kernel(session)
+        assert session.run(FEEDS)["y"].shape == (64, 256)
 
 
 def remove(library: Path) -> None:
@@ -86,12 +86,12 @@ def change(library: Path) -> None:
 )
 def test_a_wrong_library_is_said_and_functions_run(saved: Path, damage: object, says: str) -> None:
     damage(saved.with_name("m.ops.so"))  # type: ignore[operator]
-    with ortkit.Session(saved, "cpu") as one:
-        assert len(one.notes) == 1
-        assert says in one.notes[0]
-        assert "function bodies run instead" in one.notes[0]
-        assert not runs_kernel(one)
-        assert one.run(FEEDS)["y"].shape == (64, 256)
+    with ortkit.Session(saved, "cpu") as session:
+        assert len(session.notes) == 1
+        assert says in session.notes[0]
+        assert "function bodies run instead" in session.notes[0]
+        assert not runs_kernel(session)
+        assert session.run(FEEDS)["y"].shape == (64, 256)
     with pytest.raises(RunError, match=says):
         ortkit.Session(saved, "cpu", kernels="require")
 
@@ -120,39 +120,39 @@ def test_a_library_elsewhere_is_not_loaded(saved: Path, tmp_path: Path) -> None:
         if entry.key == "ortkit.library":
             entry.value = "away/m.ops.so"
     onnx.save(model, saved)
-    with ortkit.Session(saved, "cpu") as one:
-        assert "m.ops.so is not beside the model" in one.notes[0]
-        assert not one.libraries
+    with ortkit.Session(saved, "cpu") as session:
+        assert "m.ops.so is not beside the model" in session.notes[0]
+        assert not session.libraries
 
 
 def test_an_embedded_library_is_loaded(optimized: ortkit.Optimized, tmp_path: Path) -> None:
     written = optimized.save(tmp_path / "e.onnx", embed_library=True)
     assert [path.name for path in written] == ["e.onnx"]
-    with ortkit.Session(tmp_path / "e.onnx", "cpu") as one:
-        assert not one.notes
-        assert runs_kernel(one)
+    with ortkit.Session(tmp_path / "e.onnx", "cpu") as session:
+        assert not session.notes
+        assert runs_kernel(session)
     model = onnx.load(tmp_path / "e.onnx")
     for entry in model.metadata_props:
         if entry.key == "ortkit.library.data":
             entry.value = "AAAA"
     onnx.save(model, tmp_path / "e.onnx")
-    with ortkit.Session(tmp_path / "e.onnx", "cpu", trust=True) as one:
-        assert "is not the one that the model was saved with" in one.notes[0]
+    with ortkit.Session(tmp_path / "e.onnx", "cpu", trust=True) as session:
+        assert "is not the one that the model was saved with" in session.notes[0]
 
 
 def test_a_model_in_memory_names_its_library(saved: Path) -> None:
-    with ortkit.Session(saved.read_bytes(), "cpu") as one:
-        assert "kernels=PATH" in one.notes[0]
-    with ortkit.Session(saved.read_bytes(), "cpu", kernels=saved.with_name("m.ops.so")) as one:
-        assert runs_kernel(one)
+    with ortkit.Session(saved.read_bytes(), "cpu") as session:
+        assert "kernels=PATH" in session.notes[0]
+    with ortkit.Session(saved.read_bytes(), "cpu", kernels=saved.with_name("m.ops.so")) as session:
+        assert runs_kernel(session)
 
 
 def test_extensions_are_registered_where_the_model_has_their_ops() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.contrib" : 1]>
     g (string[n] x) => (string[n] y) { y = ai.onnx.contrib.StringUpper(x) }
     """
-    with ortkit.Session(onnx.parser.parse_model(text), "cpu") as one:
-        assert one.run(np.array(["abc"]))["y"].tolist() == ["ABC"]
+    with ortkit.Session(onnx.parser.parse_model(text), "cpu") as session:
+        assert session.run(np.array(["abc"]))["y"].tolist() == ["ABC"]
 
 
 def test_why_no_gpu_here_runs_a_kernel_is_said() -> None:

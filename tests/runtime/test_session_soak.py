@@ -38,14 +38,14 @@ def grown_by_sessions(count: int, folder: Path) -> tuple[int, int, int]:
     path.write_bytes(model.SerializeToString())
 
     def once(number: int) -> None:
-        with ortkit.Session(path if number % 2 else model, "cpu", threads=2) as one:
-            one.run({"x": ONES, "z": ONES})
-            bound = one.bind({"x": ONES, "z": (2, 4)})
+        with ortkit.Session(path if number % 2 else model, "cpu", threads=2) as session:
+            session.run({"x": ONES, "z": ONES})
+            bound = session.bind({"x": ONES, "z": (2, 4)})
             bound.run()
             if number % 8 == 0:
-                one.run_async({"x": ONES, "z": ONES}).result()
+                session.run_async({"x": ONES, "z": ONES}).result()
             with pytest.raises(UserError):
-                one.run({"x": ONES})
+                session.run({"x": ONES})
         if number % 8 == 1:
             with pytest.raises(UserError):
                 ortkit.Session(b"no model at all", "cpu")
@@ -63,12 +63,12 @@ def grown_by_sessions(count: int, folder: Path) -> tuple[int, int, int]:
 
 def grown_by_runs(count: int) -> int:
     """Return bytes that `count` runs, of ever new shapes in between, leave behind."""
-    with ortkit.Session(models.model(models.ADD), "cpu", threads=1) as one:
+    with ortkit.Session(models.model(models.ADD), "cpu", threads=1) as session:
         shapes = [np.ones((size, 4), np.float32) for size in range(1, 65)]
 
         def run(number: int) -> None:
             x = shapes[number % 64] if number % 16 == 0 else ONES
-            one.run({"x": x, "z": x})
+            session.run({"x": x, "z": x})
 
         for number in range(count // 4):
             run(number)

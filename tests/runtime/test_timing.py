@@ -63,7 +63,7 @@ def test_rounds_are_aligned_and_the_first_is_profiled(model: Path, tmp_path: Pat
     assert len(first) == len(second) > 1
     assert min(first + second) > 0
     assert found.profile is not None
-    assert {one.op for one in found.profile.ops} == {"Tanh", "Add"}
+    assert {op.op for op in found.profile.ops} == {"Tanh", "Add"}
 
 
 def test_a_first_run_that_takes_long_does_not_change_the_inputs(

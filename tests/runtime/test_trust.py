@@ -120,7 +120,7 @@ def test_trust_is_taken_back(
     other = beside.with_name("other.so")
     other.write_bytes(b"\x7fELF other")
     assert run(["trust", str(beside), str(other)]) == 0
-    assert [one.sha256 for one in listed()] == [hash_of(foreign.library), hash_of(other)]
+    assert [item.sha256 for item in listed()] == [hash_of(foreign.library), hash_of(other)]
     assert run(["trust", "--remove", str(beside)]) == 0
     assert [one.sha256 for one in listed()] == [hash_of(other)]
     capsys.readouterr()

@@ -65,8 +65,8 @@ def test_the_ceiling_is_the_share_of_heavy_operators(tmp_path: Path) -> None:
 
 def test_holders_add_up_to_the_measured_time(tmp_path: Path) -> None:
     holders = _holders(Latency(8.0, 7.0, 10), profile(tmp_path))
-    assert [one.op for one in holders] == ["FusedMatMul", "(runtime)", "Add", "Conv"]
-    assert sum(one.share for one in holders) == pytest.approx(1.0)
+    assert [holder.op for holder in holders] == ["FusedMatMul", "(runtime)", "Add", "Conv"]
+    assert sum(item.share for item in holders) == pytest.approx(1.0)
     assert sum(one.milliseconds for one in holders) == pytest.approx(8.0)
 
 
@@ -84,13 +84,13 @@ def test_int8_is_bounded_by_the_heavy_share(monkeypatch: pytest.MonkeyPatch) -> 
 def test_bf16_is_for_processors_that_multiply_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for flags, known in (({"avx2"}, "no gain"), ({"avx512_bf16"}, "not known")):
         monkeypatch.setattr(outlook_module, "_cpu_flags", lambda flags=flags: frozenset(flags))
-        (bf16,) = (one for one in outlook(FACTS) if one.what.startswith("bf16"))
+        (bf16,) = (item for item in outlook(FACTS) if item.what.startswith("bf16"))
         assert bf16.known == known
         assert ("--precision bf16" in bf16.basis) == (known == "not known")
 
 
 def test_a_gpu_is_bounded_by_the_slowest_of_three() -> None:
-    a10 = next(one for one in outlook(FACTS) if one.what == "NVIDIA A10, fp32")
+    a10 = next(item for item in outlook(FACTS) if item.what == "NVIDIA A10, fp32")
     # 10 GFLOP at 31.2 TFLOP/s, 400 MB at 600 GB/s, 100 kernels at 5 µs.
     assert a10.milliseconds == pytest.approx(max(10 / 31.2, 400 / 600, 0.5))
     assert a10.speedup == pytest.approx(10 / a10.milliseconds)
@@ -101,7 +101,7 @@ def test_no_gain_is_said_where_there_is_none(extra: tuple[str, ...]) -> None:
     facts = Facts(1.0, 0.5 if extra else 0.0, frozenset(extra), 1, 0, 0)
     found = outlook(facts)
     assert found[0].known == "no gain"
-    assert {one.known for one in found[3:]} == {"not known"}
+    assert {item.known for item in found[3:]} == {"not known"}
 
 
 def test_a_trial_without_time_or_feedable_inputs_still_answers(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def chosen(*_: object) -> str:
 def test_ways_are_those_that_the_model_has(base: Optimized) -> None:
     ways = [way.what for way in ways_of(base, OPTIONS, SessionSettings(), chosen, 2)]
     assert ways[:3] == ["tuned kernels", "threads=1", "--kernels off: no generated kernels"]
-    assert not any("attention" in one or "convolutions" in one for one in ways)
+    assert not any("attention" in item or "convolutions" in item for item in ways)
     single = ways_of(base, OPTIONS, SessionSettings(threads=2), chosen, 2)
     assert "threads=1" not in [way.what for way in single]
 
@@ -53,7 +53,7 @@ def test_thread_counts_are_fractions_of_the_cores(base: Optimized) -> None:
 
 
 def test_the_model_is_tried_without_what_takes_most_of_its_time(base: Optimized) -> None:
-    (made,) = [one for one in base.report.regions if one.emitted_as]
+    (made,) = [region for region in base.report.regions if region.emitted_as]
     others = [dataclasses.replace(made, emitted_as=f"op{n}", at=f"v{n}") for n in range(4)]
     again = dataclasses.replace(others[1], at="v9")
     report = dataclasses.replace(base.report, regions=(*others, again))
@@ -67,14 +67,14 @@ def test_the_model_is_tried_without_what_takes_most_of_its_time(base: Optimized)
 
 def test_a_region_that_is_cut_is_gone(model: Path, base: Optimized) -> None:
     """By the id that the way has for it."""
-    (made,) = [one for one in base.report.regions if one.emitted_as]
+    (made,) = [region for region in base.report.regions if region.emitted_as]
     assert made.emitted_as is not None
     twice = (made, dataclasses.replace(made, emitted_as="other", at="elsewhere"))
     report = dataclasses.replace(base.report, regions=twice)
     shares = {made.emitted_as: 0.5, "other": 0.1}
     two = dataclasses.replace(base, report=report)
     ways = ways_of(two, OPTIONS, SessionSettings(), chosen, 1, shares)
-    way = next(one for one in ways if made.emitted_as in one.what)
+    way = next(item for item in ways if made.emitted_as in item.what)
     assert way.options is not None
     found = optimize(model, way.options).report.regions
     assert made.at not in [one.at for one in found if one.emitted_as]
@@ -83,7 +83,7 @@ def test_a_region_that_is_cut_is_gone(model: Path, base: Optimized) -> None:
 def test_on_cuda_there_are_no_threads_to_choose(base: Optimized) -> None:
     options = dataclasses.replace(OPTIONS, target="cuda")
     ways = [way.what for way in ways_of(base, options, SessionSettings(), chosen, 8)]
-    assert not any("threads" in one or "memory" in one or "nhwc" in one for one in ways)
+    assert not any("threads" in item or "memory" in item or "nhwc" in item for item in ways)
 
 
 def test_attention_and_layout_are_ways_where_there_are_some(base: Optimized) -> None:

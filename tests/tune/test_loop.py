@@ -59,7 +59,7 @@ def test_the_larger_share_goes_first_until_it_gives_nothing(cache: Path) -> None
     found = loop([clock.region("small", 0.2), clock.region("large", 0.7)], None, None)
     found.search(float("inf"))
     assert clock.asked == ["large", "small", "large", "small"]
-    assert [len(one.record.trials) for one in found.regions] == [23, 23]
+    assert [len(region.record.trials) for region in found.regions] == [23, 23]
 
 
 def test_what_a_rule_chooses_for_each_size_promises_less(cache: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_is_best_is_confirmed_and_counts(cache: Path) -> None:
     found = loop([clock.region("x", 0.5, gain=2.0), clock.region("y", 0.5)], 24, None)
     found.search(float("inf"))
     found.confirm()
-    assert [one.record.best for one in found.regions] == ["a=1", ""]
+    assert [region.record.best for region in found.regions] == ["a=1", ""]
     assert found.regions[0].record.gain == pytest.approx(2.0)
     assert found.predicted_gain() == pytest.approx(4 / 3)
     assert found.notes == []

@@ -87,7 +87,7 @@ def ops_file(tmp_path: Path) -> Iterator[Path]:
 
 def kernels(path: Path, **sizes: int) -> tuple[SearchedKernel, ...]:
     notes: list[str] = []
-    ops = [one for one in find_ops([str(path)]) if one.domain == "tests.searched"]
+    ops = [op for op in find_ops([str(path)]) if op.domain == "tests.searched"]
     found = searched_kernels(ops, TARGET, {**SIZES, "rows": 6, **sizes}, {}, notes)
     assert notes == []
     return tuple(found)
@@ -116,7 +116,7 @@ def function_of(form: Form, text: str, folder: Path) -> Callable[..., None]:
 
     def run(arrays: list[np.ndarray], cuts: list[int]) -> None:
         (m, k), (_, n) = arrays[0].shape, arrays[1].shape
-        pointers = [ctypes.c_void_p(one.ctypes.data) for one in arrays]
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
         for begin, end in pairwise(cuts):
             assert function(*pointers, *(ctypes.c_int64(s) for s in (m, k, n, begin, end))) == 0
 
@@ -183,7 +183,7 @@ def test_each_row_is_computed_alike_however_work_is_cut(ops_file: Path, tmp_path
             run([x, w, y], [*cuts])
             times += ~np.isnan(y).any(axis=1)
         assert (times == 1).all()
-        assert all((one == found[0]).all() for one in found)
+        assert all((item == found[0]).all() for item in found)
 
 
 def test_what_was_found_is_built_and_tested(
@@ -242,10 +242,12 @@ def test_trials_are_kept_exported_and_merged(
     first = tuned(ops_file, capsys, "--trials=4", *FLAGS, "--db", str(file))
     assert first["trials"] == 4
     second = tuned(ops_file, capsys, "--trials=2", *FLAGS)
-    (place,) = (one for one in load_database(cache / "tuned.json").records if one.backend == NAME)
+    (place,) = (
+        item for item in load_database(cache / "tuned.json").records if item.backend == NAME
+    )
     assert place.bucket == "m=8,k=24,n=32"
     record = load_database(cache / "tuned.json").records[place]
-    tried = [one.choices for one in record.trials]
+    tried = [trial.choices for trial in record.trials]
     assert len(set(tried)) == len(tried) == second["regions"][-1]["trials"]  # type: ignore[index]
     assert second["regions"][-1]["kernels"] is None  # type: ignore[index]
     assert sum(read_traced(one) is not None for one in tried) >= 3

@@ -39,8 +39,11 @@ def timed_as(monkeypatch: pytest.MonkeyPatch, speed: dict[str, float]) -> list[l
         asked.append(list(choices))
         rounds = [1 + 0.001 * (number % 3) for number in range(effort.rounds)]
         return [
-            Times(one, (tuple(100 * r / speed.get(one, 1.0) for r in rounds),) * effort.processes)
-            for one in choices
+            Times(
+                choice,
+                (tuple(100 * r / speed.get(choice, 1.0) for r in rounds),) * effort.processes,
+            )
+            for choice in choices
         ]
 
     monkeypatch.setattr(module, "time_choices", timer)
@@ -101,7 +104,7 @@ def test_a_crash_costs_the_kernel_that_crashes(
     def timer(case, target, backend, choices, effort):
         if "vector=8" in choices:
             raise KernelError("it crashed with signal 11")
-        return [Times(one, ((100.0,) * 9,)) for one in choices]
+        return [Times(choice, ((100.0,) * 9,)) for choice in choices]
 
     monkeypatch.setattr(module, "time_choices", timer)
     one = tuning()
@@ -157,7 +160,7 @@ def test_what_is_slower_at_its_fastest_is_not_chosen(
     kept = {"": (80.0, *(100.0,) * 20), "keep=0": (90.0,) * 21}
 
     def timer(case, target, backend, choices, effort):
-        return [Times(one, (kept[one],) * effort.processes) for one in choices]
+        return [Times(choice, (kept[choice],) * effort.processes) for choice in choices]
 
     monkeypatch.setattr(module, "time_choices", timer)
     one = tuning(Record("op", "g", (TrialRecord("keep=0", 1.1),)))
@@ -184,9 +187,9 @@ def test_trials_of_two_processes_add_up(tmp_path: Path) -> None:
     first.put(PLACE, Record("op", "g", (TrialRecord("keep=0", 1.2),), "keep=0", 1.2, 1))
     second.put(PLACE, Record("op", "g", (TrialRecord("vector=8", 0.9),), "", 1.0, 1))
     found = TuneStore(None).record(PLACE, "op", "g")
-    assert [one.choices for one in found.trials] == ["keep=0", "vector=8"]
+    assert [trial.choices for trial in found.trials] == ["keep=0", "vector=8"]
     assert found.best == ""
-    assert [one.choices for one in TuneStore(None).record(PLACE, "op", "h").trials] == []
+    assert [item.choices for item in TuneStore(None).record(PLACE, "op", "h").trials] == []
     first.put(PLACE, Record("op", "h", (TrialRecord("tile=8", 1.1),)))
     found = TuneStore(None).record(PLACE, "op", "h")
     assert [one.choices for one in found.trials] == ["tile=8"]

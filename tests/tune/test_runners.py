@@ -74,9 +74,9 @@ class Serving:
         )  # fmt: skip
 
     def end(self, processes: Sequence[subprocess.Popen[str]], how: int = signal.SIGKILL) -> None:
-        for one in processes:
-            if one.poll() is None:
-                os.killpg(one.pid, how)
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, how)
 
     def close(self) -> None:
         everything = [self.tracker, *self.servers]
@@ -118,7 +118,7 @@ def test_servers_time_kernels(servers: Serving) -> None:
     with runner_for(TuneOptions(runner=servers.address)) as runner:
         assert (runner.workers, runner.processor) == (2, processor())
         found = runner.time(CASE, TARGET, "tvm", ["", "keep=0"], QUICK)
-    assert [one.choices for one in found] == ["", "keep=0"]
+    assert [item.choices for item in found] == ["", "keep=0"]
     for one in found:
         assert not one.problem
         assert [len(each) for each in one.processes] == [3, 3]
@@ -262,6 +262,6 @@ def test_a_ray_cluster_times_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         assert runner.workers >= 1
         assert runner.target.level == native_level()
         found = runner.time(CASE, TARGET, "tvm", ["", "keep=0"], QUICK)
-        assert [bool(one.processes) for one in found] == [True, True]
+        assert [bool(item.processes) for item in found] == [True, True]
         with pytest.raises(KernelError, match="the default kernel is not there"):
             runner.time(CASE, TARGET, "tvm", ["wings=2"], QUICK)

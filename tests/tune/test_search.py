@@ -27,7 +27,7 @@ def test_nothing_is_tried_twice_and_everything_once() -> None:
 def test_what_was_good_alone_comes_together_next() -> None:
     effects = {"vector=32": 1.2, "keep=0": 1.3, "accumulators=8": 1.1}
     tried: dict[str, float | None] = {
-        one: effects.get(one, 0.9) for one in next_choices(PARAMETERS, {}, 6)
+        choice: effects.get(choice, 0.9) for choice in next_choices(PARAMETERS, {}, 6)
     }
     assert next_choices(PARAMETERS, tried, 1) == ["vector=32,keep=0,accumulators=8"]
 
@@ -37,7 +37,7 @@ def test_one_in_four_is_taken_without_regard_to_what_was_found() -> None:
     alone = next_choices(parameters, {}, 21)
     tried: dict[str, float | None] = {**dict.fromkeys(alone, 0.9), "x=3": 2.0}
     batch = next_choices(parameters, tried, 4)
-    assert ["x=3" in one for one in batch] == [True, True, True, False]
+    assert ["x=3" in item for item in batch] == [True, True, True, False]
     assert batch == next_choices(parameters, tried, 4)
 
 

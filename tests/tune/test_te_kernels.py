@@ -128,7 +128,7 @@ def test_trials_are_kept_and_none_is_repeated(
     assert (region["op"], region["trials"], region["new_trials"]) == (name, 8, 5)
     ((place, record),) = load_database(cache / "tuned.json").records.items()
     assert (place.backend, place.bucket) == (BACKEND, "s0=8,s1=512")
-    tried = [one.choices for one in record.trials]
+    tried = [trial.choices for trial in record.trials]
     assert len(set(tried)) == len(tried) == 8
     assert "reassociate=1" in tried
 
@@ -216,7 +216,7 @@ def test_sizes_that_a_kernel_is_not_for_leave_it_out(
 def test_a_size_that_is_the_only_one_is_a_long_one(ops_file: Path) -> None:
     ops_file.write_text(OPS_FILE + NEGATED)
     ops = find_ops([str(ops_file)])
-    assert [one.form.op.name for one in te_kernels(ops, TARGET)] == ["Centered", "Negated"]
+    assert [item.form.op.name for item in te_kernels(ops, TARGET)] == ["Centered", "Negated"]
     (kernel,) = te_kernels(choose_ops(ops, ["tests.tuned::Negated"]), TARGET)
     assert "reassociate" not in kernel.parameters
     assert kernel_case(kernel, {}, 0.5).sizes == (65_536,)
@@ -254,7 +254,7 @@ def test_what_the_schedule_cannot_do_is_said(
     assert note in " ".join(capsys.readouterr().out.split())
     assert ortkit_run([*flags, "--json"]) == 0
     (op,) = json.loads(capsys.readouterr().out)["ops"]
-    assert [one["note"] for one in op["notes"]] == [note]
+    assert [item["note"] for item in op["notes"]] == [note]
     x = np.random.default_rng(0).standard_normal((6, 34)).astype(np.float32)
     np.testing.assert_allclose(
         run(library, x, x[0]), x - x.sum(-1, keepdims=True) + x[0], atol=1e-4

@@ -129,7 +129,9 @@ def test_code_of_its_own_goes_before_ptx() -> None:
         Image(90, False, 0, 0, Path("sm_90")), Image(100, False, 0, 0, Path("sm_100")),
     )  # fmt: skip
     several = replace(first, images=images)
-    ran = {one: launches_of(several, CASE, one)[0][0].image.name for one in (80, 86, 89, 90, 120)}
+    ran = {
+        item: launches_of(several, CASE, item)[0][0].image.name for item in (80, 86, 89, 90, 120)
+    }
     assert ran == {80: "sm_80", 86: "sm_80", 89: "sm_80", 90: "sm_90", 120: "ptx"}
 
 

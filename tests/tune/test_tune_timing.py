@@ -32,7 +32,7 @@ QUICK = Effort(processes=2, rounds=3, seconds=1e-5)
 
 def test_each_kernel_has_a_time_for_each_round() -> None:
     found = time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
-    assert [one.choices for one in found] == ["", "keep=0"]
+    assert [item.choices for item in found] == ["", "keep=0"]
     for one in found:
         assert not one.problem
         assert [len(each) for each in one.processes] == [3, 3]
@@ -45,7 +45,7 @@ def test_other_types_are_timed_and_compared(dtype: str) -> None:
     op = "Not (X)" if dtype == "bool" else "Add (X, X)"
     signature = region(f"Y = {op}", {"X": ("n", 20)}, {"Y": ("n", 20)}, dtype)
     found = time_choices(TuneCase(signature, (5,)), TARGET, "tvm", ["", "vector=4"], QUICK)
-    assert [one.problem for one in found] == ["", ""]
+    assert [item.problem for item in found] == ["", ""]
 
 
 @pytest.mark.skipif(not runs_here("x86-64-v4-amx"), reason="this machine has no tiles")
@@ -60,7 +60,7 @@ def test_kernels_on_tiles_are_timed() -> None:
     signature = region(text, shapes, {"Y": (1, "n", 64)})
     target = Target("cpu", "x86-64-v4-amx")
     found = time_choices(TuneCase(signature, (40,)), target, "tvm", ["", "keys=32"], QUICK)
-    assert [one.problem for one in found] == ["", ""]
+    assert [item.problem for item in found] == ["", ""]
 
 
 def test_a_kernel_that_does_not_compile_costs_itself_only(
@@ -70,8 +70,8 @@ def test_a_kernel_that_does_not_compile_costs_itself_only(
 
     def one_fails(jobs, count):
         made = compiled(jobs, count)
-        return [Refused("out of registers") if job.choices else one
-                for job, one in zip(jobs, made, strict=True)]  # fmt: skip
+        return [Refused("out of registers") if job.choices else item
+                for job, item in zip(jobs, made, strict=True)]  # fmt: skip
 
     monkeypatch.setattr(timing, "compile_all", one_fails)
     found = time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
@@ -100,7 +100,7 @@ def test_several_regions_are_compiled_together() -> None:
     assert "the default kernel is not there" in str(second)
     for found, request in ((first, requests[0]), (third, requests[2])):
         assert not isinstance(found, KernelError)
-        assert [one.choices for one in found] == request.choices
+        assert [item.choices for item in found] == request.choices
         assert all(one.fastest_ns > 0 for one in found)
 
 

@@ -42,14 +42,14 @@ def trials_in(path: Path) -> list[str]:
 def test_a_second_run_repeats_no_trial(model: Path, cache: Path) -> None:
     first = tune(model, TuneOptions(trials=3, shapes={"n": 4}))
     assert (first.trials, first.inputs) == (3, {"x": (4, WIDTH), "w": (WIDTH, 8)})
-    assert 0 < sum(one.share for one in first.regions) <= 1
+    assert 0 < sum(item.share for item in first.regions) <= 1
     before = trials_in(cache / "tuned.json")
     second = tune(model, TuneOptions(trials=4, shapes={"n": 4}))
     after = trials_in(cache / "tuned.json")
     assert (second.trials, len(after)) == (4, 7)
     assert after[:3] == before
     assert len(set(after)) == 7
-    assert [one.trials for one in second.regions] == [7]
+    assert [region.trials for region in second.regions] == [7]
 
 
 def test_what_was_tried_before_an_interrupt_is_kept(
@@ -118,7 +118,7 @@ def test_batches_of_several_regions_are_tried_together(
     assert set(together) == {2}
     assert len(found.regions) == 2
     assert found.trials == len(trials_in(cache / "tuned.json")) == 20
-    assert all(one.new_trials and not one.problem for one in found.regions)
+    assert all(region.new_trials and not region.problem for region in found.regions)
 
 
 def test_trials_of_another_generator_are_none(

@@ -30,7 +30,7 @@ def test_the_culprits_cure_it_and_each_is_needed(causes: list[set[str]], heals: 
     found = culprits(NAMES, is_bad)
     assert not is_bad(found)
     for name in found:
-        others = [one for one in found if one != name]
+        others = [item for item in found if item != name]
         assert is_bad(others), f"{name} of {found} is in vain"
 
 

@@ -49,7 +49,7 @@ def bisected(model: Path, **given: object) -> OptimizerReport:
 def test_names_come_from_the_log_in_order() -> None:
     line = "x.cc:15 Apply] GraphTransformer {} modified: {} with status: OK\n"
     log = line.format("A", 0) + "noise\n" + line.format("B", 0) + line.format("A", 1)
-    assert [(one.name, one.modified) for one in applied(log)] == [("A", True), ("B", False)]
+    assert [(item.name, item.modified) for item in applied(log)] == [("A", True), ("B", False)]
     assert applied("nothing") == ()
 
 
@@ -65,11 +65,11 @@ def test_a_sound_model(tmp_path: Path) -> None:
     found = bisected(save(tmp_path))
     assert (found.verdict, found.culprits, found.workaround) == ("sound", (), None)
     assert [level for level, _ in found.levels] == ["off", "basic", "extended", "all"]
-    names = {one.name: one for one in found.optimizers}
+    names = {optimizer.name: optimizer for optimizer in found.optimizers}
     assert names["ConstantFolding"].level == "basic" and names["ConstantFolding"].modified
     assert names["SkipLayerNormFusion"].level == "extended"
     assert names["NchwcTransformer"].level == "all"
-    assert not all(one.can_be_disabled for one in found.optimizers)
+    assert not all(item.can_be_disabled for item in found.optimizers)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,9 @@ class InferenceSession(InferenceSession):
 def test_a_graph_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     code = while_on({"SkipLayerNormFusion"}, "values = [value + 1 for value in values]")
     found = bisected(save(tmp_path), onnxruntime=runtime(tmp_path, code + WRITES_NO_GRAPH))
-    assert [(one.name, one.changes) for one in found.culprits] == [("SkipLayerNormFusion", ())]
+    assert [(culprit.name, culprit.changes) for culprit in found.culprits] == [
+        ("SkipLayerNormFusion", ())
+    ]
     assert any("no graph is written" in note for note in found.notes)
 
 
@@ -116,8 +118,13 @@ def test_two_of_which_each_alone_does_harm_are_both_named(tmp_path: Path) -> Non
     effect = "values = [value + 1 for value in values]"
     code = while_on({"SkipLayerNormFusion"}, effect) + while_on({"ConstantFolding"}, effect)
     found = bisected(save(tmp_path), onnxruntime=runtime(tmp_path, code))
-    assert sorted(one.name for one in found.culprits) == ["ConstantFolding", "SkipLayerNormFusion"]
-    assert all(one.alone_off is not None and one.alone_off.is_bad for one in found.culprits)
+    assert sorted(item.name for item in found.culprits) == [
+        "ConstantFolding",
+        "SkipLayerNormFusion",
+    ]
+    assert all(
+        culprit.alone_off is not None and culprit.alone_off.is_bad for culprit in found.culprits
+    )
     assert found.workaround is not None and found.workaround.tried.outcome == "equal"
 
 
@@ -133,7 +140,7 @@ def test_what_no_optimizer_causes_is_said(tmp_path: Path) -> None:
 def test_a_crash_is_an_outcome_like_others(tmp_path: Path) -> None:
     code = while_on({"ConstantFolding"}, "import os; os.abort()")
     found = bisected(save(tmp_path), onnxruntime=runtime(tmp_path, code))
-    assert [one.name for one in found.culprits] == ["ConstantFolding"]
+    assert [culprit.name for culprit in found.culprits] == ["ConstantFolding"]
     assert "signal 6" in found.culprits[0].reason
     assert found.workaround is not None and found.workaround.tried.outcome == "equal"
 

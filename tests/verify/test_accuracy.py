@@ -90,7 +90,7 @@ def test_the_worst_over_input_sets() -> None:
     turned = want.copy()
     turned[:, :4] = -2.0
     three = [measure("y", want, each) for each in (want, 1.5 * want, turned)]
-    found = worst(one for one in three if one is not None)
+    found = worst(item for item in three if item is not None)
     assert found.error == found.relative_error == pytest.approx(1.5 * 2**0.5)
     assert found.cosine == pytest.approx(-4 / (8 * 20) ** 0.5)
     assert largest_error([found]) == found.error

@@ -99,7 +99,7 @@ def test_a_right_kernel_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = outcome(Fault(), tmp_path, monkeypatch)
     assert (found.verdict, found.reason) == ("passed", "")
     assert found.runs == 3 * found.cases
-    assert any(one.devices == {"cuda"} for one in _Session.bindings)
+    assert any(binding.devices == {"cuda"} for binding in _Session.bindings)
 
 
 @pytest.mark.parametrize(

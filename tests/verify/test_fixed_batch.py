@@ -118,7 +118,7 @@ def test_kernels_run_with_all_rows_once(monkeypatch: pytest.MonkeyPatch) -> None
     # The original is run with few rows only.
     monkeypatch.setattr(BatchVerifier, "_verifier", None)
     report = optimize(model(text), OptimizeOptions(level=2)).report
-    assert any(one.emitted_as for one in report.regions)
+    assert any(region.emitted_as for region in report.regions)
     found = report.verification
     assert found is not None
     assert found.verdict == "yes", found.reason
@@ -137,7 +137,7 @@ def test_results_of_few_rows_are_repeated_to_all_of_them(tmp_path: Path) -> None
         assert state is not None
         feeds = read_values(state.feeds[0])
         want = state.expected(state.feeds[0])
-        runs = [one["y"] for one in state.runs(state.feeds[0])]
+        runs = [item["y"] for item in state.runs(state.feeds[0])]
     (got,) = ortkit.Session(original).run(feeds["x"]).values()
     assert np.shape(feeds["x"]) == np.shape(want["y"]) == (32, 4, 16)
     np.testing.assert_allclose(got, want["y"], rtol=1e-5)

@@ -86,7 +86,7 @@ def test_a_gelu_passes_where_one_plus_erf_cancels() -> None:
     x, y = (TensorSpec(name, "float32", ("n", 256)) for name in "XY")
     region = RegionSignature("bias_gelu", body, (x, TensorSpec("B", "float32", (256,))), (y,))
     good = variants(region)
-    wrong = [changed(one, "tl.store(y0 + ", "tl.store(y0 + 1 + ") for one in good]
+    wrong = [changed(item, "tl.store(y0 + ", "tl.store(y0 + 1 + ") for item in good]
     model = calling(region, bias=np.linspace(-0.05, 0.05, 256, dtype=np.float32))
     for sources, verdict in ((good, "passed"), (wrong, "failed")):
         source = KernelSource(region, tuple(sources))
@@ -122,7 +122,7 @@ def test_a_fault_in_one_variant_is_found() -> None:
 def test_a_verdict_belongs_to_the_source() -> None:
     region = signature()
     assert row_of(region, variants(region)).verdict == "passed"
-    wrong = [changed(one, "tl.sum(", "tl.max(") for one in variants(region)]
+    wrong = [changed(variant, "tl.sum(", "tl.max(") for variant in variants(region)]
     assert row_of(region, wrong).verdict == "failed"
 
 
@@ -130,7 +130,8 @@ def test_a_kernel_that_reads_what_is_not_there_fails() -> None:
     """Far away there is no memory: the process ends, and this one goes on."""
     region = signature()
     wrong = [
-        changed(one, "tl.load(x1 + ", "tl.load(x1 + 1000000000000 + ") for one in variants(region)
+        changed(variant, "tl.load(x1 + ", "tl.load(x1 + 1000000000000 + ")
+        for variant in variants(region)
     ]
     row = row_of(region, wrong)
     assert row.verdict == "failed"
@@ -139,21 +140,25 @@ def test_a_kernel_that_reads_what_is_not_there_fails() -> None:
 
 def test_what_lies_around_inputs_is_no_number() -> None:
     region = signature()
-    wrong = [changed(one, "tl.load(x1 + ", "tl.load(x1 + 1 + ") for one in variants(region)]
+    wrong = [
+        changed(variant, "tl.load(x1 + ", "tl.load(x1 + 1 + ") for variant in variants(region)
+    ]
     assert "nan" in row_of(region, wrong).reason
 
 
 def test_a_kernel_that_writes_beside_its_output_fails() -> None:
     region = signature()
-    wrong = [changed(one, "tl.store(y0 + ", "tl.store(y0 + 1 + ") for one in variants(region)]
+    wrong = [
+        changed(variant, "tl.store(y0 + ", "tl.store(y0 + 1 + ") for variant in variants(region)
+    ]
     assert "outside of output 0" in row_of(region, wrong).reason
 
 
 def test_gluon_is_not_run_and_named() -> None:
     region = signature()
     gluon = [
-        replace(one, steps=tuple(replace(step, is_gluon=True) for step in one.steps))
-        for one in variants(region)
+        replace(variant, steps=tuple(replace(step, is_gluon=True) for step in variant.steps))
+        for variant in variants(region)
     ]
     report = report_of(region, gluon)
     reason = "alone: not run: it is in Gluon, which has no interpreter"
@@ -167,8 +172,8 @@ def test_what_the_interpreter_does_not_know_is_not_run() -> None:
     region = signature()
     wanted = "tl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [{}], tl.float32, True, 1)"
     strange = [
-        changed(one, "tl.store(y0", f"strange = {wanted.format('x0')}\n    tl.store(y0")
-        for one in variants(region)
+        changed(variant, "tl.store(y0", f"strange = {wanted.format('x0')}\n    tl.store(y0")
+        for variant in variants(region)
     ]
     row = row_of(region, strange)
     assert (row.verdict, row.needs_hardware) == ("not run", True)
@@ -179,8 +184,8 @@ def test_a_slow_kernel_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_INTERPRETED", {"quick": (0.1, 1.5)})
     region = signature()
     endless = [
-        changed(one, "    tl.store(y0", "    while True:\n        pass\n    tl.store(y0")
-        for one in variants(region)
+        changed(variant, "    tl.store(y0", "    while True:\n        pass\n    tl.store(y0")
+        for variant in variants(region)
     ]
     row = row_of(region, endless)
     assert (row.verdict, row.needs_hardware) == ("not run", True)

@@ -41,7 +41,7 @@ def test_runs_of_a_whole_model_are_made_once(
     few = found.of(tmp_path / "0", count=8)
     many = found.of(tmp_path / "0", count=32)
     assert len(few) == 8
-    assert [np.asarray(one["y"]).tobytes() for one in many[:8]] == [
+    assert [np.asarray(item["y"]).tobytes() for item in many[:8]] == [
         np.asarray(one["y"]).tobytes() for one in few
     ]
     assert len({np.asarray(one["y"]).tobytes() for one in many}) == 32

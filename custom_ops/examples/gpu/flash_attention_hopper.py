@@ -121,8 +121,8 @@ def compute(y, buffers, barriers, where, keys, PART: gl.constexpr):
     product = warpgroup_mma(q, ks.index(0).permute((1, 0)), nothing, use_acc=False, is_async=True)
     scores = warpgroup_mma_wait(0, deps=(product,))
     mbarrier.arrive(k_free.index(0))
-    place = (count - 1) * KEYS + gl.arange(0, KEYS, gl.SliceLayout(0, SCORES))
-    scores = gl.where((place < keys)[None, :], scores, float("-inf"))
+    position = (count - 1) * KEYS + gl.arange(0, KEYS, gl.SliceLayout(0, SCORES))
+    scores = gl.where((position < keys)[None, :], scores, float("-inf"))
     weights, largest, total, _ = soften(scores, largest, total, WIDTH)
     weights = gl.convert_layout(weights.to(q.dtype), WEIGHTS)
 

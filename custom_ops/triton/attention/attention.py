@@ -14,7 +14,7 @@ from ortkit.refusal import Refused
 
 from ...forms.attention import read_attention
 from ...forms.attention_cuda import AttentionForm, Mask
-from .attention_arguments import MOST_ELEMENTS, fill_of, kind_of, parts_of, place_of, step_of
+from .attention_arguments import MOST_ELEMENTS, fill_of, kind_of, layout_of, parts_of, step_of
 from .attention_hopper import hopper_variant
 from .attention_kv_append import append_variant, why_not_appended
 from .attention_split_kv import split_variant
@@ -62,9 +62,9 @@ class Attention:
     ) -> VariantSource:
         form, signature = self.form, self.form.signature
         bounds = [
-            Condition(one.length, at_most=MOST_ELEMENTS // one.pitch)
-            for one in (form.q, form.k, form.v, form.y)
-            if one.length.static is None
+            Condition(heads.length, at_most=MOST_ELEMENTS // heads.pitch)
+            for heads in (form.q, form.k, form.v, form.y)
+            if heads.length.static is None
         ]
         if form.mask is not None and form.mask.by_row:
             scores = form.q.length * form.k.length
@@ -99,7 +99,7 @@ class Attention:
             Size(q.length), Size(k.length),
             q.heads, q.heads // k.heads,
             q.width, *parts_of(q.width), v.width, *parts_of(v.width),
-            *place_of(q), *place_of(k), *place_of(v), y.pitch, step_of(y),
+            *layout_of(q), *layout_of(k), *layout_of(v), y.pitch, step_of(y),
             form.scale, form.softcap,
             causal is not None, causal is not None and causal.is_last,
             0 if causal is None else causal.window,
@@ -115,12 +115,12 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
     form = read_attention(signature)
     if not isinstance(form, AttentionForm):
         return form
-    for one in (form.q, form.k, form.v, form.y):
-        if one.width % _VECTOR or not 0 < one.width <= MOST_WIDTH:
+    for heads in (form.q, form.k, form.v, form.y):
+        if heads.width % _VECTOR or not 0 < heads.width <= MOST_WIDTH:
             return Refused(
-                f"attention of heads of {one.width}, no multiple of {_VECTOR} up to {MOST_WIDTH}"
+                f"attention of heads of {heads.width}, no multiple of {_VECTOR} up to {MOST_WIDTH}"
             )
-        if (one.length.static or 0) * one.pitch > MOST_ELEMENTS or one.pitch > MOST_ELEMENTS:
+        if (heads.length.static or 0) * heads.pitch > MOST_ELEMENTS or heads.pitch > MOST_ELEMENTS:
             return Refused("attention of a head that positions of 32 bits do not reach")
     if form.q.heads > _MOST_HEADS or (form.q.batch.static or 0) > _MOST_HEADS:
         return Refused(f"attention of more than {_MOST_HEADS} heads or samples")

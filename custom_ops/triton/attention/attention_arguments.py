@@ -26,14 +26,14 @@ def parts_of(width: int) -> tuple[int, int]:
     return (largest, rest) if rest < largest else (2 * largest, 0)
 
 
-def place_of(one: Heads) -> tuple[int, int, int]:
+def layout_of(heads: Heads) -> tuple[int, int, int]:
     """Return the kernel's arguments for the layout of heads: pitch, step and first column."""
-    return one.pitch, step_of(one), one.first
+    return heads.pitch, step_of(heads), heads.first
 
 
-def step_of(one: Heads) -> int:
+def step_of(heads: Heads) -> int:
     """Return the columns from a head to the next; 0 if every head lies for itself."""
-    return 0 if one.stacked else one.width
+    return 0 if heads.stacked else heads.width
 
 
 def kind_of(mask: Mask | None) -> int:

@@ -68,12 +68,12 @@ def _mask(form: AttentionForm, tile: HopperTile) -> Passed:
     return Map(mask.tensor, (batch, heads, rows, keys), strides, (1, 1, _GROUP, tile.keys))
 
 
-def _map(one: Heads, rows: int) -> Map:
+def _map(heads: Heads, rows: int) -> Map:
     """Return heads as [batch, heads, rows, width], however they lie."""
-    dims = (one.batch, Extent(one.heads), one.length, Extent(one.width))
-    if one.stacked:
-        head = one.length * Extent(one.width)
-        strides = (head * Extent(one.heads), head, Extent(one.width))
+    dims = (heads.batch, Extent(heads.heads), heads.length, Extent(heads.width))
+    if heads.stacked:
+        head = heads.length * Extent(heads.width)
+        strides = (head * Extent(heads.heads), head, Extent(heads.width))
     else:
-        strides = (one.length * Extent(one.pitch), Extent(one.width), Extent(one.pitch))
-    return Map(one.tensor, dims, strides, (1, 1, rows, box_of(one)), one.first)
+        strides = (heads.length * Extent(heads.pitch), Extent(heads.width), Extent(heads.pitch))
+    return Map(heads.tensor, dims, strides, (1, 1, rows, box_of(heads)), heads.first)

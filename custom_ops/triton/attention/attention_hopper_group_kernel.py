@@ -106,16 +106,16 @@ def kept_keys(mask, keys, IS_CHOICE: gl.constexpr):
     last = gl.zeros([SCAN], gl.int32, FLAT)
     plain = gl.zeros([SCAN], gl.int32, FLAT)
     for start in range(0, keys, SCAN):
-        place = start + gl.arange(0, SCAN, FLAT)
+        key_index = start + gl.arange(0, SCAN, FLAT)
         if IS_CHOICE:
-            is_kept = gl.load(mask + place, mask=place < keys, other=0) != 0
+            is_kept = gl.load(mask + key_index, mask=key_index < keys, other=0) != 0
             is_plain = is_kept
         else:
-            value = gl.load(mask + place, mask=place < keys, other=LOST).to(gl.float32)
+            value = gl.load(mask + key_index, mask=key_index < keys, other=LOST).to(gl.float32)
             is_kept = (value > LOST) | (value != value)
             is_plain = value == 0.0
-        first = gl.minimum(first, gl.where(is_kept, place, keys))
-        last = gl.maximum(last, gl.where(is_kept, place + 1, 0))
+        first = gl.minimum(first, gl.where(is_kept, key_index, keys))
+        last = gl.maximum(last, gl.where(is_kept, key_index + 1, 0))
         plain += gl.where(is_plain, 1, 0)
     first, last, plain = gl.reduce((first, last, plain), 0, ends_of)
     is_run = (last > 0) & (plain == last - first)
@@ -129,10 +129,10 @@ def kept_keys(mask, keys, IS_CHOICE: gl.constexpr):
 def bias_of_keys(mask, start, keys, known: gl.constexpr):
     """Return what is added to the scores of a block of keys; what lies beyond the last is lost."""
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    place = start + gl.arange(0, known.keys, FLAT)
-    added = gl.load(mask + place, mask=place < keys, other=0)
+    key_index = start + gl.arange(0, known.keys, FLAT)
+    added = gl.load(mask + key_index, mask=key_index < keys, other=0)
     bias = gl.where(added != 0, 0.0, known.fill) if known.mask == 1 else added.to(gl.float32)
-    return gl.where(place < keys, bias, float("-inf"))
+    return gl.where(key_index < keys, bias, float("-inf"))
 
 
 @gluon.jit
@@ -166,15 +166,15 @@ def masked(scores, mask, known: gl.constexpr):
 def soften(scores, top, total, start, position, seen, known: gl.constexpr, CHECKED: gl.constexpr):
     """Return the weights of a block of keys, and what is known of all blocks so far."""
     mask, end = seen
-    place = start + gl.arange(0, known.keys, gl.SliceLayout(0, scores_layout(known)))
+    key_index = start + gl.arange(0, known.keys, gl.SliceLayout(0, scores_layout(known)))
     scores = masked(scores, mask, known)
     factor: gl.constexpr = factor_of(known)
     if CHECKED:
-        is_seen = (place < end)[None, :]
+        is_seen = (key_index < end)[None, :]
         if known.is_causal:
-            is_seen = is_seen & (place[None, :] <= position[:, None])
+            is_seen = is_seen & (key_index[None, :] <= position[:, None])
         if known.window > 0:
-            is_seen = is_seen & (place[None, :] > position[:, None] - known.window)
+            is_seen = is_seen & (key_index[None, :] > position[:, None] - known.window)
         scores = gl.where(is_seen, scores, float("-inf"))
     highest = gl.maximum(top, gl.max(scores, 1) * factor)
     shift = highest

@@ -26,16 +26,16 @@ SCAN: tl.constexpr = tl.constexpr(1024)
 def load_rows(base, rows, limit, FIRST, COLUMNS, WIDTH, PITCH, BOUND):
     """Load columns of rows; what lies beyond the last row (BOUND) or column is 0."""
     columns = FIRST + tl.arange(0, COLUMNS)
-    places = base + rows[:, None] * PITCH + columns[None, :]
+    offsets = base + rows[:, None] * PITCH + columns[None, :]
     IS_WIDER: tl.constexpr = FIRST + COLUMNS > WIDTH
     if BOUND and IS_WIDER:
         is_present = (rows[:, None] < limit) & (columns[None, :] < WIDTH)
-        return tl.load(places, mask=is_present, other=0.0)
+        return tl.load(offsets, mask=is_present, other=0.0)
     if BOUND:
-        return tl.load(places, mask=rows[:, None] < limit, other=0.0)
+        return tl.load(offsets, mask=rows[:, None] < limit, other=0.0)
     if IS_WIDER:
-        return tl.load(places, mask=columns[None, :] < WIDTH, other=0.0)
-    return tl.load(places)
+        return tl.load(offsets, mask=columns[None, :] < WIDTH, other=0.0)
+    return tl.load(offsets)
 
 
 @triton.jit
@@ -44,14 +44,14 @@ def kept_keys(mask, keys, IS_CHOICE):
     first = keys
     last = 0
     for start in range(0, keys, SCAN):
-        place = start + tl.arange(0, SCAN)
+        key_index = start + tl.arange(0, SCAN)
         if IS_CHOICE:
-            is_kept = tl.load(mask + place, mask=place < keys, other=0) != 0
+            is_kept = tl.load(mask + key_index, mask=key_index < keys, other=0) != 0
         else:
-            value = tl.load(mask + place, mask=place < keys, other=LOST).to(tl.float32)
+            value = tl.load(mask + key_index, mask=key_index < keys, other=LOST).to(tl.float32)
             is_kept = (value > LOST) | (value != value)
-        first = tl.minimum(first, tl.min(tl.where(is_kept, place, keys)))
-        last = tl.maximum(last, tl.max(tl.where(is_kept, place + 1, 0)))
+        first = tl.minimum(first, tl.min(tl.where(is_kept, key_index, keys)))
+        last = tl.maximum(last, tl.max(tl.where(is_kept, key_index + 1, 0)))
     if last == 0:
         first = 0
         last = keys
@@ -73,10 +73,10 @@ def attend_block(
     SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_ROWS, BOUND, CHECKED,
 ):  # fmt: skip
     """Take in a block of keys. CHECKED: not all of it is seen by all queries."""
-    place = start + tl.arange(0, KEYS)
-    scores = tl.dot(q1, tl.trans(load_rows(k, place, keys, 0, W1, WIDTH, K_PITCH, BOUND)))
+    key_index = start + tl.arange(0, KEYS)
+    scores = tl.dot(q1, tl.trans(load_rows(k, key_index, keys, 0, W1, WIDTH, K_PITCH, BOUND)))
     if W2 > 0:
-        part = load_rows(k, place, keys, W1, W2, WIDTH, K_PITCH, BOUND)
+        part = load_rows(k, key_index, keys, W1, W2, WIDTH, K_PITCH, BOUND)
         scores = tl.dot(q2, tl.trans(part), scores)
     FACTOR: tl.constexpr = SCALE * LOG2E
     factor = FACTOR
@@ -89,12 +89,12 @@ def attend_block(
         scores = scores * FACTOR
         factor = 1.0
     if MASK != 0 and MASK_ROWS:
-        at = mask + mask_row[:, None] + place[None, :]
+        at = mask + mask_row[:, None] + key_index[None, :]
         if BOUND and BOUND_ROWS:
-            is_present = (rows[:, None] < queries) & (place[None, :] < keys)
+            is_present = (rows[:, None] < queries) & (key_index[None, :] < keys)
             added = tl.load(at, mask=is_present, other=0)
         elif BOUND:
-            added = tl.load(at, mask=place[None, :] < keys, other=0)
+            added = tl.load(at, mask=key_index[None, :] < keys, other=0)
         elif BOUND_ROWS:
             added = tl.load(at, mask=rows[:, None] < queries, other=0)
         else:
@@ -103,17 +103,17 @@ def attend_block(
     elif MASK != 0:
         # What lies beyond the last key is not seen either, and needs no look of its own.
         if BOUND:
-            bias = bias_of(tl.load(mask + place, mask=place < keys, other=0), MASK, FILL)
-            bias = tl.where(place < keys, bias, float("-inf"))
+            bias = bias_of(tl.load(mask + key_index, mask=key_index < keys, other=0), MASK, FILL)
+            bias = tl.where(key_index < keys, bias, float("-inf"))
         else:
-            bias = bias_of(tl.load(mask + place), MASK, FILL)
+            bias = bias_of(tl.load(mask + key_index), MASK, FILL)
         scores += bias[None, :]
     if CHECKED:
-        is_seen = place[None, :] < keys
+        is_seen = key_index[None, :] < keys
         if IS_CAUSAL:
-            is_seen = is_seen & (place[None, :] <= position[:, None])
+            is_seen = is_seen & (key_index[None, :] <= position[:, None])
         if WINDOW > 0:
-            is_seen = is_seen & (place[None, :] > position[:, None] - WINDOW)
+            is_seen = is_seen & (key_index[None, :] > position[:, None] - WINDOW)
         scores = tl.where(is_seen, scores, float("-inf"))
     highest = tl.maximum(top, tl.max(scores, 1) * factor)
     shift = highest
@@ -124,10 +124,10 @@ def attend_block(
     total = total * faded + tl.sum(weights, 1)
     acc1 = acc1 * faded[:, None]
     part = weights.to(q1.dtype)
-    acc1 = tl.dot(part, load_rows(v, place, keys, 0, V1, V_WIDTH, V_PITCH, BOUND), acc1)
+    acc1 = tl.dot(part, load_rows(v, key_index, keys, 0, V1, V_WIDTH, V_PITCH, BOUND), acc1)
     if V2 > 0:
         acc2 = acc2 * faded[:, None]
-        acc2 = tl.dot(part, load_rows(v, place, keys, V1, V2, V_WIDTH, V_PITCH, BOUND), acc2)
+        acc2 = tl.dot(part, load_rows(v, key_index, keys, V1, V2, V_WIDTH, V_PITCH, BOUND), acc2)
     return acc1, acc2, highest, total
 
 
@@ -304,14 +304,14 @@ def biased(tile, bias, FIRST, COLUMNS, WIDTH):
 def store_rows(base, tile, rows, limit, FIRST, COLUMNS, WIDTH, PITCH, BOUND):
     """Store what `load_rows` would load."""
     columns = FIRST + tl.arange(0, COLUMNS)
-    places = base + rows[:, None] * PITCH + columns[None, :]
+    offsets = base + rows[:, None] * PITCH + columns[None, :]
     tile = tile.to(base.dtype.element_ty)
     IS_WIDER: tl.constexpr = FIRST + COLUMNS > WIDTH
     if BOUND and IS_WIDER:
-        tl.store(places, tile, mask=(rows[:, None] < limit) & (columns[None, :] < WIDTH))
+        tl.store(offsets, tile, mask=(rows[:, None] < limit) & (columns[None, :] < WIDTH))
     elif BOUND:
-        tl.store(places, tile, mask=rows[:, None] < limit)
+        tl.store(offsets, tile, mask=rows[:, None] < limit)
     elif IS_WIDER:
-        tl.store(places, tile, mask=columns[None, :] < WIDTH)
+        tl.store(offsets, tile, mask=columns[None, :] < WIDTH)
     else:
-        tl.store(places, tile)
+        tl.store(offsets, tile)

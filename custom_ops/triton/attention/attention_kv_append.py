@@ -8,7 +8,7 @@ from ortkit.kernels.triton.hand import Passed, Size, Tensor, hand_variant, kerne
 from ortkit.kernels.triton.source import VariantSource
 
 from ...forms.attention_cuda import AttentionForm
-from .attention_arguments import MOST_ELEMENTS, fill_of, kind_of, place_of
+from .attention_arguments import MOST_ELEMENTS, fill_of, kind_of, layout_of
 from .attention_split_kv import MOST_QUERIES, MOST_ROWS, split_calls
 
 #: Of each multiprocessor, 8 and 12 heads of 4,096 to 32,768 keys, for one sample and for eight:
@@ -42,7 +42,7 @@ def append_variant(form: AttentionForm) -> VariantSource:
     assert form.caches is not None
     k, v = form.caches
     mask, causal = form.mask, form.causal
-    widths = [max(16, 1 << (one.width - 1).bit_length()) for one in (form.q, form.v)]
+    widths = [max(16, 1 << (heads.width - 1).bit_length()) for heads in (form.q, form.v)]
 
     def arguments(
         blocks: tuple[Passed, ...], parts: int, rows: int, keys: int
@@ -55,7 +55,7 @@ def append_variant(form: AttentionForm) -> VariantSource:
             Size(form.q.length), Size(k.rows), Size(form.k.length),
             form.q.heads, form.q.heads // form.k.heads,
             form.q.width, widths[0], form.v.width, widths[1],
-            *place_of(form.q), *place_of(form.k), *place_of(form.v), form.scale, form.softcap,
+            *layout_of(form.q), *layout_of(form.k), *layout_of(form.v), form.scale, form.softcap,
             causal is not None, 0 if causal is None else causal.window,
             kind_of(mask), fill_of(mask), mask is not None and mask.by_batch, parts, rows, keys,
             _look(k.rows),
@@ -65,8 +65,8 @@ def append_variant(form: AttentionForm) -> VariantSource:
         form, "append_part", arguments, (widths[1], 0), k.rows, _BLOCKS_OF_EACH, _tile(k.rows)
     )
     bounds = [
-        Condition(k.rows, at_most=MOST_ELEMENTS // one.width)
-        for one in (form.k, form.v)
+        Condition(k.rows, at_most=MOST_ELEMENTS // item.width)
+        for item in (form.k, form.v)
         if k.rows.static is None
     ]
     return hand_variant(

@@ -18,10 +18,10 @@ def kept_range(mask, keys, LOOK):
     last = 0
     count = 0
     for start in tl.range(0, keys, LOOK):
-        place = start + tl.arange(0, LOOK)
-        is_kept = tl.load(mask + place, mask=place < keys, other=0) != 0
-        first = tl.minimum(first, tl.min(tl.where(is_kept, place, keys)))
-        last = tl.maximum(last, tl.max(tl.where(is_kept, place + 1, 0)))
+        key_index = start + tl.arange(0, LOOK)
+        is_kept = tl.load(mask + key_index, mask=key_index < keys, other=0) != 0
+        first = tl.minimum(first, tl.min(tl.where(is_kept, key_index, keys)))
+        last = tl.maximum(last, tl.max(tl.where(is_kept, key_index + 1, 0)))
         count += tl.sum(is_kept.to(tl.int32))
     return first, last, count
 
@@ -31,8 +31,8 @@ def has_effect(mask, low, high, MASK):
     """Say whether a mask moves any score between `low` and `high`."""
     count = 0
     for start in tl.range(low, high, SCAN):  # noqa: F821  of attention_kernel
-        place = start + tl.arange(0, SCAN)  # noqa: F821
-        added = tl.load(mask + place, mask=place < high, other=1 if MASK == 1 else 0)
+        key_index = start + tl.arange(0, SCAN)  # noqa: F821
+        added = tl.load(mask + key_index, mask=key_index < high, other=1 if MASK == 1 else 0)
         is_moved = added == 0 if MASK == 1 else added != 0
         count += tl.sum(is_moved.to(tl.int32))
     return count > 0
@@ -40,13 +40,13 @@ def has_effect(mask, low, high, MASK):
 
 @triton.jit
 def take_in(
-    q, k, v, acc, top, total, place, keys, mask, is_read, kept, position,
+    q, k, v, acc, top, total, key_index, keys, mask, is_read, kept, position,
     SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, CHECKED,
 ):  # fmt: skip
     """Take in a block of keys, [KEYS, width], and of values.
 
     Args:
-        place: Of the keys.
+        key_index: Of the keys.
         is_read: Whether the mask says more than `kept`, where the keys that it keeps begin and
             end: a load that waits for nothing costs as much as the rest of a block.
         CHECKED: Whether not all of it is seen by all queries.
@@ -57,16 +57,18 @@ def take_in(
         scores = CAP - 2.0 * CAP / bent
     scores *= LOG2E  # noqa: F821
     if MASK != 0:
-        added = tl.load(mask + place, mask=(place < keys) & is_read, other=1 if MASK == 1 else 0)
+        added = tl.load(
+            mask + key_index, mask=(key_index < keys) & is_read, other=1 if MASK == 1 else 0
+        )
         scores += bias_of(added, MASK, FILL)[None, :]  # noqa: F821
-        is_kept = (place >= kept[0]) & (place < kept[1])
+        is_kept = (key_index >= kept[0]) & (key_index < kept[1])
         scores = tl.where(is_kept[None, :], scores, float("-inf"))
     if CHECKED:
-        is_seen = (place < keys)[None, :]
+        is_seen = (key_index < keys)[None, :]
         if IS_CAUSAL:
-            is_seen = is_seen & (place[None, :] <= position[:, None])
+            is_seen = is_seen & (key_index[None, :] <= position[:, None])
         if WINDOW > 0:
-            is_seen = is_seen & (place[None, :] > position[:, None] - WINDOW)
+            is_seen = is_seen & (key_index[None, :] > position[:, None] - WINDOW)
         scores = tl.where(is_seen, scores, float("-inf"))
     highest = tl.maximum(top, tl.max(scores, 1))
     shift = tl.where(highest == float("-inf"), 0.0, highest)
@@ -114,9 +116,9 @@ def append_part(
     head = shared * SHARED + row % SHARED
     group = sample * (HEADS // SHARED) + shared
     if Q_HEAD == 0:
-        places = ((sample * HEADS + head) * queries + query) * WIDTH
+        offsets = ((sample * HEADS + head) * queries + query) * WIDTH
     else:
-        places = (sample * queries + query) * Q_PITCH + head * Q_HEAD + Q_FIRST
+        offsets = (sample * queries + query) * Q_PITCH + head * Q_HEAD + Q_FIRST
     if K_HEAD == 0:
         new_k += group * added * WIDTH
         new_v += group * added * V_WIDTH
@@ -145,7 +147,7 @@ def append_part(
     v_column = tl.arange(0, V)[None, :]
     is_column = column < WIDTH
     is_v_column = v_column < V_WIDTH
-    rows = tl.load(q + places[:, None] + column, mask=is_row & is_column, other=0.0)
+    rows = tl.load(q + offsets[:, None] + column, mask=is_row & is_column, other=0.0)
     acc = tl.zeros((ROWS, V), tl.float32)
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -175,37 +177,37 @@ def append_part(
     plain = tl.maximum(tl.minimum(high, first) // KEYS * KEYS, low)
     kept = (kept_first, kept_last)
     for start in tl.range(low, plain, KEYS):
-        place = start + tl.arange(0, KEYS)
-        at_k = place[:, None] * WIDTH + column
-        at_v = place[:, None] * V_WIDTH + v_column
+        key_index = start + tl.arange(0, KEYS)
+        at_k = key_index[:, None] * WIDTH + column
+        at_v = key_index[:, None] * V_WIDTH + v_column
         k = tl.load(past_k + at_k, mask=is_column, other=0.0)
         v = tl.load(past_v + at_v, mask=is_v_column, other=0.0)
         tl.store(k_out + at_k, k, mask=is_column & is_moved)
         tl.store(v_out + at_v, v, mask=is_v_column & is_moved)
         acc, top, total = take_in(
-            rows, k, v, acc, top, total, place, keys, mask, is_read, kept, position,
+            rows, k, v, acc, top, total, key_index, keys, mask, is_read, kept, position,
             SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, WINDOW > 0,
         )  # fmt: skip
     for start in tl.range(plain, high, KEYS, num_stages=1):
-        place = start + tl.arange(0, KEYS)
-        is_new = ((place >= first) & (place < first + added))[:, None]
-        is_present = (place < keys)[:, None]
-        at_k = place[:, None] * WIDTH + column
-        at_v = place[:, None] * V_WIDTH + v_column
+        key_index = start + tl.arange(0, KEYS)
+        is_new = ((key_index >= first) & (key_index < first + added))[:, None]
+        is_present = (key_index < keys)[:, None]
+        at_k = key_index[:, None] * WIDTH + column
+        at_v = key_index[:, None] * V_WIDTH + v_column
         k = tl.load(past_k + at_k, mask=is_present & ~is_new & is_column, other=0.0)
         v = tl.load(past_v + at_v, mask=is_present & ~is_new & is_v_column, other=0.0)
-        from_k = (place[:, None] - first) * K_PITCH + column
-        from_v = (place[:, None] - first) * V_PITCH + v_column
+        from_k = (key_index[:, None] - first) * K_PITCH + column
+        from_v = (key_index[:, None] - first) * V_PITCH + v_column
         k = tl.where(is_new, tl.load(new_k + from_k, mask=is_new & is_column, other=0.0), k)
         v = tl.where(is_new, tl.load(new_v + from_v, mask=is_new & is_v_column, other=0.0), v)
         is_written = is_present & (is_new | is_moved)
         tl.store(k_out + at_k, k, mask=is_written & is_column)
         tl.store(v_out + at_v, v, mask=is_written & is_v_column)
         acc, top, total = take_in(
-            rows, k, v, acc, top, total, place, keys, mask, is_read, kept, position,
+            rows, k, v, acc, top, total, key_index, keys, mask, is_read, kept, position,
             SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, True,
         )  # fmt: skip
-    place = (group * PARTS + part) * ROWS + row
-    tl.store(tops + place, top)
-    tl.store(totals + place, total)
-    tl.store(parts + place[:, None] * V + v_column, acc)
+    offset = (group * PARTS + part) * ROWS + row
+    tl.store(tops + offset, top)
+    tl.store(totals + offset, total)
+    tl.store(parts + offset[:, None] * V + v_column, acc)

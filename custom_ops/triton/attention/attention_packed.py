@@ -43,7 +43,7 @@ class PackedAttention:
             warps,
             stages,
         )
-        pitch = max(one.pitch for one in (form.q, form.k, form.v, form.y))
+        pitch = max(heads.pitch for heads in (form.q, form.k, form.v, form.y))
         bounds = () if rows.static else (Condition(rows, at_most=MOST_ELEMENTS // pitch),)
         text = kernel_text("attention_kernel") + kernel_text("attention_packed_kernel")
         return hand_variant(
@@ -56,8 +56,8 @@ class PackedAttention:
         q, k, v, y, mask = form.q, form.k, form.v, form.y, form.mask
         assert mask is not None, "`match` asks for one"
         return (
-            *(Tensor(packed.tensor(one.tensor)) for one in (q, k, v, mask)),
-            Tensor(packed.places), Tensor(packed.indices), Tensor(packed.tensor(y.tensor)),
+            *(Tensor(packed.tensor(item.tensor)) for item in (q, k, v, mask)),
+            Tensor(packed.positions), Tensor(packed.indices), Tensor(packed.tensor(y.tensor)),
             Size(q.length), q.heads // k.heads,
             q.width, *parts_of(q.width), v.width, *parts_of(v.width),
             q.pitch, q.first, k.pitch, k.first, v.pitch, v.first, y.pitch,
@@ -76,9 +76,9 @@ def match(signature: RegionSignature) -> PackedAttention | Refused | None:
         return Refused("attention of packed rows without a mask of keys")
     if form.causal is not None or form.caches or form.bias is not None or form.q.stacked:
         return Refused("attention of packed rows that is causal, or has a cache or a bias")
-    for one in (form.q, form.k, form.v, form.y):
-        if one.width % _VECTOR or not 0 < one.width <= _MOST_WIDTH:
-            return Refused(f"attention of heads of {one.width}")
+    for heads in (form.q, form.k, form.v, form.y):
+        if heads.width % _VECTOR or not 0 < heads.width <= _MOST_WIDTH:
+            return Refused(f"attention of heads of {heads.width}")
     if form.q.heads > _MOST_BLOCKS or (form.q.batch.static or 0) > _MOST_BLOCKS:
         return Refused(f"attention of more than {_MOST_BLOCKS} heads or samples")
     return PackedAttention(signature, packed)

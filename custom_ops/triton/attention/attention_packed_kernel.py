@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def packed_attention(
-    q, k, v, mask, places, indices, y, length,
+    q, k, v, mask, positions, indices, y, length,
     SHARED: tl.constexpr,
     WIDTH: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr,
     V_WIDTH: tl.constexpr, V1: tl.constexpr, V2: tl.constexpr,
@@ -37,8 +37,8 @@ def packed_attention(
     """
     head = tl.program_id(1)
     sample = tl.program_id(2).to(tl.int64)
-    end = tl.load(places + (sample + 1) * length - 1) + 1
-    begin = tl.load(places + sample * length - 1, mask=sample > 0, other=-1) + 1
+    end = tl.load(positions + (sample + 1) * length - 1) + 1
+    begin = tl.load(positions + sample * length - 1, mask=sample > 0, other=-1) + 1
     count = (end - begin).to(tl.int32)
     first_row = tl.program_id(0) * QUERIES
     if first_row < count:
@@ -57,15 +57,15 @@ def packed_attention(
         top = tl.full((QUERIES,), float("-inf"), tl.float32)
         total = tl.zeros((QUERIES,), tl.float32)
         for start in tl.range(0, count, KEYS):
-            place = start + tl.arange(0, KEYS)
-            is_present = place < count
-            at = tl.load(indices + place, mask=is_present, other=0)
+            key_index = start + tl.arange(0, KEYS)
+            is_present = key_index < count
+            at = tl.load(indices + key_index, mask=is_present, other=0)
             bias = bias_of(tl.load(mask + at, mask=is_present, other=0), MASK, FILL)
             bias = tl.where(is_present, bias, float("-inf"))
-            part = load_rows(k, place, count, 0, W1, WIDTH, K_PITCH, True)
+            part = load_rows(k, key_index, count, 0, W1, WIDTH, K_PITCH, True)
             scores = tl.dot(q1, tl.trans(part))
             if W2 > 0:
-                part = load_rows(k, place, count, W1, W2, WIDTH, K_PITCH, True)
+                part = load_rows(k, key_index, count, W1, W2, WIDTH, K_PITCH, True)
                 scores = tl.dot(q2, tl.trans(part), scores)
             FACTOR: tl.constexpr = SCALE * LOG2E
             if CAP > 0.0:
@@ -81,10 +81,10 @@ def packed_attention(
             total = total * faded + tl.sum(weights, 1)
             top = highest
             share = weights.to(q1.dtype)
-            part = load_rows(v, place, count, 0, V1, V_WIDTH, V_PITCH, True)
+            part = load_rows(v, key_index, count, 0, V1, V_WIDTH, V_PITCH, True)
             acc1 = tl.dot(share, part, acc1 * faded[:, None])
             if V2 > 0:
-                part = load_rows(v, place, count, V1, V2, V_WIDTH, V_PITCH, True)
+                part = load_rows(v, key_index, count, V1, V2, V_WIDTH, V_PITCH, True)
                 acc2 = tl.dot(share, part, acc2 * faded[:, None])
         # A query that sees no key gets 0.
         whole = (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]

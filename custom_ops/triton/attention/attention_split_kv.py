@@ -22,7 +22,7 @@ from ortkit.kernels.triton.hand import (
 from ortkit.kernels.triton.source import VariantSource
 
 from ...forms.attention_cuda import AttentionForm
-from .attention_arguments import MOST_ELEMENTS, fill_of, kind_of, parts_of, place_of, step_of
+from .attention_arguments import MOST_ELEMENTS, fill_of, kind_of, layout_of, parts_of, step_of
 from .attention_tiles import MULTIPROCESSORS
 
 #: More queries are work enough without parts.
@@ -57,7 +57,7 @@ def split_variant(form: AttentionForm) -> VariantSource | None:
             Tensor(q.tensor if mask is None else mask.tensor), *blocks,
             Size(q.length), Size(k.length), q.heads, shared,
             q.width, *parts_of(q.width), v.width, *widths,
-            *place_of(q), *place_of(k), *place_of(v), form.scale, form.softcap,
+            *layout_of(q), *layout_of(k), *layout_of(v), form.scale, form.softcap,
             causal is not None, causal is not None and causal.is_last,
             0 if causal is None else causal.window,
             kind_of(mask), fill_of(mask), mask is not None and mask.by_batch,

@@ -34,11 +34,11 @@ def attention_part(
     query = row // SHARED
     head = shared * SHARED + row % SHARED
     if Q_HEAD == 0:
-        places = ((sample * HEADS + head) * queries + query) * WIDTH
+        offsets = ((sample * HEADS + head) * queries + query) * WIDTH
         k += (sample * (HEADS // SHARED) + shared) * keys * WIDTH
         v += (sample * (HEADS // SHARED) + shared) * keys * V_WIDTH
     else:
-        places = (sample * queries + query) * Q_PITCH + head * Q_HEAD + Q_FIRST
+        offsets = (sample * queries + query) * Q_PITCH + head * Q_HEAD + Q_FIRST
         k += sample * keys * K_PITCH + shared * K_HEAD + K_FIRST
         v += sample * keys * V_PITCH + shared * V_HEAD + V_FIRST
     if MASK != 0 and MASK_BATCH:
@@ -48,11 +48,11 @@ def attention_part(
         position = query + (keys - queries)
     is_row = (query < queries)[:, None]
     column = tl.arange(0, W1)[None, :]
-    q1 = tl.load(q + places[:, None] + column, mask=is_row & (column < WIDTH), other=0.0)
+    q1 = tl.load(q + offsets[:, None] + column, mask=is_row & (column < WIDTH), other=0.0)
     q2 = q1
     if W2 > 0:
         column = W1 + tl.arange(0, W2)[None, :]
-        q2 = tl.load(q + places[:, None] + column, mask=is_row & (column < WIDTH), other=0.0)
+        q2 = tl.load(q + offsets[:, None] + column, mask=is_row & (column < WIDTH), other=0.0)
     acc1 = tl.zeros((ROWS, V1), tl.float32)
     acc2 = tl.zeros((ROWS, V2 if V2 > 0 else 1), tl.float32)
     top = tl.full((ROWS,), float("-inf"), tl.float32)
@@ -65,13 +65,13 @@ def attention_part(
         KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
         SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, False, False, True, True,
     )  # fmt: skip
-    place = ((sample * (HEADS // SHARED) + shared) * PARTS + part) * ROWS + row
-    tl.store(tops + place, top)
-    tl.store(totals + place, total)
+    offset = ((sample * (HEADS // SHARED) + shared) * PARTS + part) * ROWS + row
+    tl.store(tops + offset, top)
+    tl.store(totals + offset, total)
     WIDE: tl.constexpr = V1 + V2
-    tl.store(parts + place[:, None] * WIDE + tl.arange(0, V1)[None, :], acc1)
+    tl.store(parts + offset[:, None] * WIDE + tl.arange(0, V1)[None, :], acc1)
     if V2 > 0:
-        tl.store(parts + place[:, None] * WIDE + V1 + tl.arange(0, V2)[None, :], acc2)
+        tl.store(parts + offset[:, None] * WIDE + V1 + tl.arange(0, V2)[None, :], acc2)
 
 
 @triton.jit
@@ -88,11 +88,11 @@ def attention_join(
     query = row // SHARED
     head = shared * SHARED + row % SHARED
     first = (sample * (HEADS // SHARED) + shared) * PARTS * ROWS + row
-    place = first + tl.arange(0, PARTS) * ROWS
-    top = tl.load(tops + place)
+    offset = first + tl.arange(0, PARTS) * ROWS
+    top = tl.load(tops + offset)
     highest = tl.max(top, 0)
     weight = tl.exp2(top - tl.where(highest == float("-inf"), 0.0, highest))
-    total = tl.sum(tl.load(totals + place) * weight, 0)
+    total = tl.sum(tl.load(totals + offset) * weight, 0)
     share = weight / tl.where(total == 0.0, 1.0, total)
     if Y_HEAD == 0:
         y += ((sample * HEADS + head) * queries + query) * V_WIDTH
@@ -100,11 +100,11 @@ def attention_join(
         y += (sample * queries + query) * Y_PITCH + head * Y_HEAD
     WIDE: tl.constexpr = V1 + V2
     column = tl.arange(0, V1)
-    found = tl.load(parts + place[:, None] * WIDE + column[None, :])
+    found = tl.load(parts + offset[:, None] * WIDE + column[None, :])
     made = tl.sum(found * share[:, None], 0)
     tl.store(y + column, made.to(y.dtype.element_ty), mask=column < V_WIDTH)
     if V2 > 0:
         column = V1 + tl.arange(0, V2)
-        found = tl.load(parts + place[:, None] * WIDE + column[None, :])
+        found = tl.load(parts + offset[:, None] * WIDE + column[None, :])
         made = tl.sum(found * share[:, None], 0)
         tl.store(y + column, made.to(y.dtype.element_ty), mask=column < V_WIDTH)

@@ -134,7 +134,7 @@ _THREE = HopperTile(3, 128, 2, 160, in_turn=True)
 def tiles_of(form: AttentionForm) -> tuple[Tile | HopperTile, ...]:
     """Return the cuts worth having, the last one for everything and any GPU."""
     width = max(form.q.width, form.v.width)
-    found = next(one for one in _CLASSES if width <= one.width)
+    found = next(class_ for class_ in _CLASSES if width <= class_.width)
     if takes_form(form):
         return (*_hopper_tiles(form, width), found.small)
     tile = found.plain
@@ -201,9 +201,9 @@ def takes_form(form: AttentionForm) -> bool:
     if form.bias is not None and (keys is None or keys < _LEAST_BIASED):
         return False
     operands = (form.q, form.k, form.v, form.y)
-    is_reached = not any(one.pitch % _VECTOR or one.first % _VECTOR for one in operands)
-    boxes = {box_of(one) for one in operands}
-    is_wide = min(one.width for one in operands) > _LEAST_WIDTH
+    is_reached = not any(heads.pitch % _VECTOR or heads.first % _VECTOR for heads in operands)
+    boxes = {box_of(operand) for operand in operands}
+    is_wide = min(item.width for item in operands) > _LEAST_WIDTH
     return is_reached and is_wide and len(boxes) == 1 and _reaches_mask(form)
 
 
@@ -219,6 +219,6 @@ def _reaches_mask(form: AttentionForm) -> bool:
     return keys is not None and keys % (_ADDRESS if is_bytes else _VECTOR) == 0
 
 
-def box_of(one: Heads) -> int:
+def box_of(heads: Heads) -> int:
     """Return the width of a box that holds a row of a head."""
-    return 1 << (one.width - 1).bit_length()
+    return 1 << (heads.width - 1).bit_length()

@@ -71,9 +71,9 @@ def conv_kernel(
             )
             acc = tl.dot(a, b, acc)
     else:
-        place = rm % (OH * OW)
-        top = place // OW * SH - PT
-        left = place % OW * SW - PL
+        offset = rm % (OH * OW)
+        top = offset // OW * SH - PT
+        left = offset % OW * SW - PL
         if IS_PLANAR:
             for k in tl.range(0, KH * KW * C, BK):
                 at = k + rk

@@ -42,7 +42,7 @@ def grid_of(conv: HalfConvolution) -> Grid | None:
     if conv.planar or channels % _VECTOR or conv.channels % _VECTOR:
         return None
     batch, *known = (extent_of(size) for size in conv.output.shape[:3])
-    sizes = [one.static for one in (height, width, *known)]
+    sizes = [extent.static for extent in (height, width, *known)]
     c, (down, across) = Extent(channels), window.strides
     if window.is_point:
         images, columns = (ONE, conv.pixels) if conv.gate is None else (batch, product(known))
@@ -120,15 +120,15 @@ def box_variant(
         *conv.window.dilations, *conv.window.pads[:2], *box, tile.channels, tile.depth, tile.split,
     )  # fmt: skip
     # Places of an image: rows are known unless there is one.
-    places = (columns, box[2])
+    image_grid = (columns, box[2])
     if rows.static != 1:
         assert columns.static is not None
         assert rows.static is not None
-        places = (Extent(-(-rows.static // box[1]) * -(-columns.static // box[2])), 1)
+        image_grid = (Extent(-(-rows.static // box[1]) * -(-columns.static // box[2])), 1)
     across = (Extent(-(-conv.channels // tile.channels) * tile.split), 1)
     calls = [
         Call(
-            "conv_box_kernel", arguments, (across, places, (images, box[0])),
+            "conv_box_kernel", arguments, (across, image_grid, (images, box[0])),
             warps=_LONG_WARPS if is_long else tile.warps, stages=tile.stages,
         )
     ]  # fmt: skip
@@ -140,7 +140,7 @@ def box_variant(
         text, scratch = kernel_text("conv_kernel") + text, (size,)
     conditions = (
         Condition(conv.pixels, at_most=most),
-        Condition(places[0], at_most=MAX_GRID[1] * places[1]),
+        Condition(image_grid[0], at_most=MAX_GRID[1] * image_grid[1]),
         Condition(images, at_most=MAX_GRID[2] * box[0]),
     )
     return hand_variant(

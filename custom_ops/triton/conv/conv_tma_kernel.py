@@ -68,8 +68,8 @@ def conv_box_kernel(
         acc = tl.dot(a.reshape(BI * BH * BW, BK), b.reshape(BN, BK).T, acc)
     channel = first + tl.arange(0, BN)
     if SPLIT > 1:
-        place = tl.arange(0, BI * BH * BW)
-        of, row, column = image + place // (BH * BW), top + place // BW % BH, left + place % BW
+        offset = tl.arange(0, BI * BH * BW)
+        of, row, column = image + offset // (BH * BW), top + offset // BW % BH, left + offset % BW
         is_in = (of < IMAGES) & (row < ROWS) & (column < COLUMNS)
         of = (part * IMAGES + of).to(tl.int64)
         tl.store(

@@ -53,13 +53,13 @@ def depthwise_kernel(
                 acc += value.to(tl.float32) * tap.to(tl.float32)[None, :]
         if bias is not None:
             acc += tl.load(bias + channel, mask=is_channel, other=0.0).to(tl.float32)[None, :]
-        place = (line.to(tl.int64) * OW + at)[:, None] * C + channel[None, :]
+        offset = (line.to(tl.int64) * OW + at)[:, None] * C + channel[None, :]
         mask = is_pixel[:, None] & is_channel[None, :]
         other = 0.0
         if extra is not None:
-            other = tl.load(extra + place, mask=mask, other=0.0).to(tl.float32)
+            other = tl.load(extra + offset, mask=mask, other=0.0).to(tl.float32)
         result = epilogue(acc, other).to(y.dtype.element_ty)  # noqa: F821
-        tl.store(y + place, result, mask=mask)
+        tl.store(y + offset, result, mask=mask)
         if means is not None:
             total += tl.sum(tl.where(mask, result.to(tl.float32), 0.0), 0)
     if means is not None:

@@ -32,7 +32,7 @@ class MaxPool:
     def variants(self) -> tuple[VariantSource, ...]:
         """Return one kernel: a block for each row of pixels and some channels."""
         window = self.window
-        batch, height, width, _ = (extent_of(one) for one in self.signature.inputs[0].shape)
+        batch, height, width, _ = (extent_of(item) for item in self.signature.inputs[0].shape)
         rows, columns = (extent_of(one) for one in self.signature.outputs[0].shape[1:3])
         channels = extent_of(self.signature.outputs[0].shape[3]).factor
         block = block_of(columns.static, channels)

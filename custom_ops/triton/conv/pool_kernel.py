@@ -42,6 +42,6 @@ def max_pool_kernel(
                 ).to(tl.float32)
                 # A NaN is the largest.
                 most = tl.where((value > most) | (value != value), value, most)
-        place = (line.to(tl.int64) * OW + at)[:, None] * C + channel[None, :]
+        offset = (line.to(tl.int64) * OW + at)[:, None] * C + channel[None, :]
         mask = is_pixel[:, None] & is_channel[None, :]
-        tl.store(y + place, most.to(y.dtype.element_ty), mask=mask)
+        tl.store(y + offset, most.to(y.dtype.element_ty), mask=mask)

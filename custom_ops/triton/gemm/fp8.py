@@ -80,7 +80,7 @@ class SmallMFp8Gemm(_Fp8Rows):
         form, norm, tile = self.form, self.form.norm, self.tile()
         missing = MOST_OPERANDS - len(form.reads)
         inputs, output = form.signature.inputs, form.signature.outputs[0]
-        is_whole = [inputs[one].shape == output.shape for one in form.reads]
+        is_whole = [inputs[read].shape == output.shape for read in form.reads]
         arguments: tuple[Passed, ...] = (
             *self.operands(), *map(Tensor, form.reads), *[None] * missing, Tensor(len(inputs)),
             Size(form.rows), form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
@@ -150,7 +150,7 @@ def read_fp8(signature: RegionSignature) -> Products | Refused | None:
     """Return the region as matmuls with fp8 weights; None if it is something else."""
     body = Body(signature)
     nodes = [*body.nodes("MatMul"), *body.nodes("Gemm")]
-    if not nodes or not any(one.dtype == FP8 for one in signature.inputs):
+    if not nodes or not any(spec.dtype == FP8 for spec in signature.inputs):
         return None
     if len(nodes) > 2 or len({node.input[0] for node in nodes}) > 1 or len(signature.outputs) > 1:
         return Refused("more than two fp8 matmuls of one source")
@@ -162,7 +162,7 @@ def read_fp8(signature: RegionSignature) -> Products | Refused | None:
     if len(matrices) < len(nodes):
         return Refused("a matmul with weights that are not constant fp8")
     shape = signature.inputs[matrices[0].number].shape
-    if any(signature.inputs[one.number].shape != shape for one in matrices):
+    if any(signature.inputs[scaled.number].shape != shape for scaled in matrices):
         return Refused("products with matrices of several shapes")
     columns, depth = (int(size) for size in shape)
     x, norm = _rows(body, source), None
@@ -185,8 +185,8 @@ def read_fp8(signature: RegionSignature) -> Products | Refused | None:
         return Refused("a product of other sizes than rows and a matrix")
     if dtype not in _RESULTS or depth % _VECTOR or columns % _VECTOR:
         return Refused(f"an fp8 matmul of [{depth}, {columns}] to {dtype}")
-    numbers = tuple(one.number for one in matrices)
-    scales = [(*one.scales, *x.scales) for one in matrices]
+    numbers = tuple(item.number for item in matrices)
+    scales = [(*matrix.scales, *x.scales) for matrix in matrices]
     reads, epilogue = needed(epilogue_of(body, nodes, numbers, end, dtype, scales))
     if divisor is not None:
         value = Value(len(epilogue.extras) + len(epilogue.steps))
@@ -293,7 +293,7 @@ def match(
     if found is None or isinstance(found, Refused):
         return found
     dtype = signature.inputs[found.x].dtype
-    is_static = all(signature.inputs[one].shape[-1] == found.columns for one in found.reads)
+    is_static = all(signature.inputs[read].shape[-1] == found.columns for read in found.reads)
     if found.rows == ONE and is_static:
         return Fp8Gemv(found)
     rows = found.rows.static

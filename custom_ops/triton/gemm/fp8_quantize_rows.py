@@ -76,10 +76,10 @@ class RoundedRows:
 @refusals
 def match(signature: RegionSignature) -> RoundedRows | Refused | None:
     """Return the region as rows that are rounded; None if it is something else."""
-    places = [place for place, one in enumerate(signature.outputs) if one.dtype == FP8]
-    if len(places) != 1 or any(one.dtype == FP8 for one in signature.inputs):
+    indices = [index for index, output in enumerate(signature.outputs) if output.dtype == FP8]
+    if len(indices) != 1 or any(spec.dtype == FP8 for spec in signature.inputs):
         return None
-    (y,) = places
+    (y,) = indices
     body = Body(signature)
     if body.nodes("MatMul") or body.nodes("Gemm"):
         return None

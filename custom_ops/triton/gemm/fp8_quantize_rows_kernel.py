@@ -30,8 +30,8 @@ def fp8_rows(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     is_row, is_column = (row < M)[:, None], (column < K)[None, :]
-    place = row.to(tl.int64)[:, None] * K + column[None, :]
-    value = tl.load(x + place, mask=is_row & is_column, other=0.0).to(tl.float32)
+    offset = row.to(tl.int64)[:, None] * K + column[None, :]
+    value = tl.load(x + offset, mask=is_row & is_column, other=0.0).to(tl.float32)
     if scale is not None:
         if IS_CENTRED:
             value = tl.where(is_column, value - tl.sum(value, 1, keep_dims=True) / K, 0.0)
@@ -46,4 +46,4 @@ def fp8_rows(
         factor = tl.maximum(tl.max(tl.abs(value), 1) * LARGEST, LEAST)
         tl.store(factors + row, factor, mask=row < M)
         value /= factor[:, None]
-    tl.store(y + place, value.to(y.dtype.element_ty), mask=is_row & is_column)
+    tl.store(y + offset, value.to(y.dtype.element_ty), mask=is_row & is_column)

@@ -60,13 +60,13 @@ class TiledProduct:
         """Return the kernel that copies boxes, for the rows that the tile is for."""
         form, rows, result = self.form, self.form.rows, len(self.form.signature.inputs)
         columns, depth = Extent(form.columns), Extent(form.depth)
-        height = tile.rows if tile.is_apart else tile.rows // tile.groups
+        height = tile.rows if tile.is_separate else tile.rows // tile.groups
         matrices = [
             self._boxes(
-                form.weights[place], (depth, columns), (tile.depth, width),
+                form.weights[start], (depth, columns), (tile.depth, width),
                 is_transposed=form.is_transposed,
             )
-            for place, width in ((0, tile.columns), (-1, tile.rest or tile.columns))
+            for start, width in ((0, tile.columns), (-1, tile.rest or tile.columns))
         ]  # fmt: skip
         made = [
             self._boxes(result, (rows, columns), (height, width)) if width else None
@@ -78,8 +78,9 @@ class TiledProduct:
             ),
             *matrices, *self._read(), *made, Size(rows), Size(self._count()),
             form.columns, form.depth, tile.rows, tile.columns, tile.rest, tile.depth, tile.stages,
-            tile.groups, tile.is_apart, tile.band, form.is_transposed, form.is_lhs_transposed,
-            len(form.weights) > 1, *self._kinds(), tile.is_early, _REGISTERS, self._places(),
+            tile.groups, tile.is_separate, tile.band, form.is_transposed, form.is_lhs_transposed,
+            len(form.weights) > 1, *self._kinds(), tile.is_early, _REGISTERS,
+            self._batch_strides(),
             _MMA_BYTES // memory_bytes(form.signature.inputs[form.x].dtype),
         )  # fmt: skip
         grid = ((rows, tile.rows), (columns, tile.width), (self._count(), 1))
@@ -104,7 +105,7 @@ class TiledProduct:
             Tensor(form.x), Tensor(form.weights[0]), Tensor(form.weights[-1]), *self._read(),
             Tensor(len(form.signature.inputs)), Size(rows), form.columns, form.depth,
             tile.rows, tile.columns, tile.depth, form.is_transposed, form.is_lhs_transposed,
-            len(form.weights) > 1, *self._kinds(), self._places(),
+            len(form.weights) > 1, *self._kinds(), self._batch_strides(),
         )  # fmt: skip
         grid = ((rows, tile.rows), (Extent(form.columns), tile.columns), (self._count(), 1))
         call = Call("gemm_kernel", arguments, grid, _GROUP_WARPS, tile.stages)
@@ -143,12 +144,12 @@ class TiledProduct:
         front = product(map(extent_of, shape[:-2]))
         return Map(tensor, (front, *sizes), (sizes[0] * sizes[1], sizes[1]), (1, *box))
 
-    def _places(self) -> tuple[tuple[int, int], ...] | None:
+    def _batch_strides(self) -> tuple[tuple[int, int], ...] | None:
         """Return which tensor of x, the matrices and the operands each of many products has."""
         batch = self.form.batch
         if batch is None:
             return None
-        return (*batch.places, *[(1, 1)] * (MOST_OPERANDS + 2 - len(batch.places)))
+        return (*batch.strides, *[(1, 1)] * (MOST_OPERANDS + 2 - len(batch.strides)))
 
     def _read(self) -> tuple[Tensor, ...]:
         """Return the operands of the epilogue, and something in the place of those missing."""
@@ -158,7 +159,7 @@ class TiledProduct:
     def _kinds(self) -> tuple[int, ...]:
         """Return how large those operands are."""
         inputs, whole = self.form.signature.inputs, self.form.signature.outputs[0].shape
-        shapes = [inputs[one].shape for one in self.form.reads]
+        shapes = [inputs[read].shape for read in self.form.reads]
         if self.form.batch is not None:
             # Which of them a matmul has is a further argument.
             shapes = [(*whole[:-2], *shape[-2:]) for shape in shapes]

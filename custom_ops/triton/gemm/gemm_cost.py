@@ -113,10 +113,10 @@ def batched_ns(sizes: ProductSizes) -> Times | None:
 
 def merged_ns(sizes: ProductSizes) -> float:
     """Return the time of a gated pair as one matmul, with an epilogue kernel."""
-    one = replace(sizes, columns=sizes.products * sizes.columns)
+    product_sizes = replace(sizes, columns=sizes.products * sizes.columns)
     known = _ROWS if sizes.rows is None else (sizes.rows,)
     return sum(
-        blas_ns(one, rows) + _epilogue_ns(float(rows * sizes.columns), sizes.products)
+        blas_ns(product_sizes, rows) + _epilogue_ns(float(rows * sizes.columns), sizes.products)
         for rows in known
     )
 
@@ -148,7 +148,9 @@ def _epilogue_ns(elements: float, read: int) -> float:
 
 def _deep(sizes: ProductSizes, rows: int) -> Times | None:
     """Return the times of a large-K matmul; None for any other."""
-    chosen = next((one for one in _DEEP if one.count(sizes, rows) <= one.concurrent_tiles), None)
+    chosen = next(
+        (tiles for tiles in _DEEP if tiles.count(sizes, rows) <= tiles.concurrent_tiles), None
+    )
     if chosen is None or sizes.depth < LEAST_DEPTH or sizes.products > 1:
         return None
     if chosen.count(sizes, rows) < _LEAST_TILES:
@@ -170,7 +172,7 @@ def _tiled(sizes: ProductSizes, rows: int) -> Times:
 
 def _tiles(sizes: ProductSizes, rows: int, count: int = 1) -> _Tiles:
     tiles = _TILED[sizes.products]
-    fitting = (one for one in tiles if one.count(sizes, rows, count) <= one.concurrent_tiles)
+    fitting = (tile for tile in tiles if tile.count(sizes, rows, count) <= tile.concurrent_tiles)
     return next(fitting, tiles[-1])
 
 

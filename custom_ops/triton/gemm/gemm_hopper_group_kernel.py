@@ -36,7 +36,7 @@ class Known(NamedTuple):
     is_pair: Any
     kinds: Any
     is_early: Any
-    places: Any
+    strides: Any
     mma_depth: Any
 
 
@@ -95,7 +95,7 @@ def tiles_of(rows, batches, known: gl.constexpr):
     tiles = (rows + (known.rows_tile - 1)) // known.rows_tile * ACROSS
     first = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
     step = gl.num_programs(0) * gl.num_programs(1)
-    if known.places is not None:
+    if known.strides is not None:
         tiles *= batches
         first += gl.program_id(2) * step
         step *= gl.num_programs(2)
@@ -103,7 +103,7 @@ def tiles_of(rows, batches, known: gl.constexpr):
 
 
 @gluon.jit
-def place_of(tile, rows, known: gl.constexpr):
+def tile_origin(tile, rows, known: gl.constexpr):
     """Return the number of its products and the first row and column of a tile.
 
     A band of rows is taken column by column.
@@ -112,7 +112,7 @@ def place_of(tile, rows, known: gl.constexpr):
     WHOLE: gl.constexpr = ACROSS * known.band
     down = (rows + (known.rows_tile - 1)) // known.rows_tile
     batch = 0
-    if known.places is not None:
+    if known.strides is not None:
         batch = tile // (down * ACROSS)
         tile = tile % (down * ACROSS)
     first = tile // WHOLE * known.band
@@ -124,20 +124,20 @@ def place_of(tile, rows, known: gl.constexpr):
 @gluon.jit
 def batch_of(batch, WHICH: gl.constexpr, known: gl.constexpr):
     """Return which of an operand's tensors a product has."""
-    if known.places is None:
+    if known.strides is None:
         return 0
-    elif known.places[WHICH][1] == 1:
+    elif known.strides[WHICH][1] == 1:
         return batch * 0
-    elif known.places[WHICH][1] == 0:
-        return batch // known.places[WHICH][0]
+    elif known.strides[WHICH][1] == 0:
+        return batch // known.strides[WHICH][0]
     else:
-        return batch // known.places[WHICH][0] % known.places[WHICH][1]
+        return batch // known.strides[WHICH][0] % known.strides[WHICH][1]
 
 
 @gluon.jit
-def place_in(batch, first, second, known: gl.constexpr):
+def box_origin(batch, first, second, known: gl.constexpr):
     """Return where a box is in a map."""
-    if known.places is None:
+    if known.strides is None:
         return first, second
     else:
         return batch, first, second
@@ -156,11 +156,11 @@ def read(p, batch, row, column, rows, WHICH: gl.constexpr, known: gl.constexpr):
     elif KIND == 3:
         return gl.load(p + row, mask=row < rows, other=0.0)[:, None]
     else:
-        if known.places is not None:
+        if known.strides is not None:
             p += at.to(gl.int64) * rows * known.columns
-        place = row.to(gl.int64)[:, None] * known.columns + column[None, :]
+        offset = row.to(gl.int64)[:, None] * known.columns + column[None, :]
         mask = (row < rows)[:, None] & (column < known.columns)[None, :]
-        return gl.load(p + place, mask=mask, other=0.0)
+        return gl.load(p + offset, mask=mask, other=0.0)
 
 
 @gluon.jit
@@ -188,7 +188,7 @@ def operands(given, batch, row_first, column_first, COLUMNS: gl.constexpr, known
 
 
 @gluon.jit
-def write(y, acc, other, extras, buffer, place, known: gl.constexpr):
+def write(y, acc, other, extras, buffer, offset, known: gl.constexpr):
     """Finish a tile, or a part of its columns, and have it copied out."""
     r0 = widened(extras[0], known.kinds[0])
     r1 = widened(extras[1], known.kinds[1])
@@ -200,7 +200,7 @@ def write(y, acc, other, extras, buffer, place, known: gl.constexpr):
         result = epilogue(acc, r0, r1, r2, r3, 0.0)  # noqa: F821
     buffer.store(result.to(y.dtype))
     fence_async_shared()
-    tma.async_store(y, place, buffer.reinterpret(y.dtype, y.block_shape, y.layout))
+    tma.async_store(y, offset, buffer.reinterpret(y.dtype, y.block_shape, y.layout))
 
 
 @gluon.jit
@@ -218,7 +218,7 @@ def compute(y, z, buffers, barriers, given, known: gl.constexpr, PART: gl.conste
     PIECE: gl.constexpr = 0 if known.apart else PART
     count, first, step = tiles_of(rows, batches, known)
     for turn in range(PART if known.apart else 0, count, known.groups if known.apart else 1):
-        batch, row, column = place_of(first + turn * step, rows, known)
+        batch, row, column = tile_origin(first + turn * step, rows, known)
         row += PIECE * ROWS
         if known.is_early:
             extras = operands(given, batch, row, column, FIRST, known)
@@ -261,11 +261,11 @@ def compute(y, z, buffers, barriers, given, known: gl.constexpr, PART: gl.conste
             extras = operands(given, batch, row, column, FIRST, known)
         # What was written before has to be on its way.
         tma.store_wait(0)
-        place = place_in(batch, row, column, known)
-        write(y, acc, other, extras, made.index(PART), place, known)
+        offset = box_origin(batch, row, column, known)
+        write(y, acc, other, extras, made.index(PART), offset, known)
         if known.rest:
             if not known.is_early:
                 others = operands(given, batch, row, column + FIRST, SECOND, known)
-            place = place_in(batch, row, column + FIRST, known)
-            write(z, other, other, others, more.index(PART), place, known)
+            offset = box_origin(batch, row, column + FIRST, known)
+            write(z, other, other, others, more.index(PART), offset, known)
     tma.store_wait(0)

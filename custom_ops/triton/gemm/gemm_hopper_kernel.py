@@ -28,7 +28,7 @@ def copy(x, w, v, buffers, barriers, rows, batches, known: gl.constexpr):
     SECOND: gl.constexpr = v.nbytes_per_cta if has_second(known) else 0
     count, first, step = tiles_of(rows, batches, known)
     for turn in range(count):
-        batch, row, column = place_of(first + turn * step, rows, known)
+        batch, row, column = tile_origin(first + turn * step, rows, known)
         left = batch_of(batch, 0, known)
         right = batch_of(batch, 1, known)
         for k in range(STEPS):
@@ -41,10 +41,10 @@ def copy(x, w, v, buffers, barriers, rows, batches, known: gl.constexpr):
             for piece in gl.static_range(PIECES):
                 down = row + piece * ROWS
                 if known.is_lhs_transposed:
-                    place = place_in(left, depth, down, known)
+                    origin = box_origin(left, depth, down, known)
                 else:
-                    place = place_in(left, down, depth, known)
-                copy_box(x, place, bar, xs.index(stage * PIECES + piece))
+                    origin = box_origin(left, down, depth, known)
+                copy_box(x, origin, bar, xs.index(stage * PIECES + piece))
             copy_columns(w, right, depth, column, bar, ws.index(stage), known)
             if has_second(known):
                 other = column
@@ -57,16 +57,18 @@ def copy(x, w, v, buffers, barriers, rows, batches, known: gl.constexpr):
 def copy_columns(w, batch, depth, column, bar, buffer, known: gl.constexpr):
     """Copy a step of columns of a matrix."""
     if known.is_transposed:
-        place = place_in(batch, column, depth, known)
+        origin = box_origin(batch, column, depth, known)
     else:
-        place = place_in(batch, depth, column, known)
-    copy_box(w, place, bar, buffer)
+        origin = box_origin(batch, depth, column, known)
+    copy_box(w, origin, bar, buffer)
 
 
 @gluon.jit
-def copy_box(map_, place, bar, buffer):
+def copy_box(map_, origin, bar, buffer):
     """Copy a box into shared memory."""
-    tma.async_load(map_, place, bar, buffer.reinterpret(map_.dtype, map_.block_shape, map_.layout))
+    tma.async_load(
+        map_, origin, bar, buffer.reinterpret(map_.dtype, map_.block_shape, map_.layout)
+    )
 
 
 @gluon.jit
@@ -76,12 +78,12 @@ def gemm(
     REST: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
     APART: gl.constexpr, BAND: gl.constexpr, TRANS_B: gl.constexpr, TRANS_A: gl.constexpr,
     IS_PAIR: gl.constexpr, KIND0: gl.constexpr, KIND1: gl.constexpr, KIND2: gl.constexpr,
-    KIND3: gl.constexpr, IS_EARLY: gl.constexpr, REGISTERS: gl.constexpr, PLACES: gl.constexpr,
+    KIND3: gl.constexpr, IS_EARLY: gl.constexpr, REGISTERS: gl.constexpr, STEPS: gl.constexpr,
     MMA_DEPTH: gl.constexpr,
 ):  # fmt: skip
     """Write `epilogue(x @ w, [x @ v,] e0, ...)`, the sums in float32.
 
-    With `PLACES` there are many such products: all maps have a dim more in front.
+    With `STEPS` there are many such products: all maps have a dim more in front.
 
     Args:
         x: Map of [rows, DEPTH], or of [DEPTH, rows] if `TRANS_A`.
@@ -104,13 +106,13 @@ def gemm(
         BAND: How many tiles lie below each other that are taken in before the next columns.
         IS_EARLY: Whether the operands are read before the product.
         REGISTERS: Of a thread that computes.
-        PLACES: For x, w, and the operands (d, n): product b has their b // d % n-th tensor, or the
+        STEPS: For x, w, and the operands (d, n): product b has their b // d % n-th tensor, or the
             b // d-th if n is 0.
         MMA_DEPTH: What one instruction of the tensor cores takes of the depth: 32 bytes.
     """
     known: gl.constexpr = known_of(
         COLUMNS, DEPTH, BM, BN, REST, BK, STAGES, GROUPS, APART, BAND, TRANS_B, TRANS_A,
-        IS_PAIR, (KIND0, KIND1, KIND2, KIND3), IS_EARLY, PLACES, MMA_DEPTH,
+        IS_PAIR, (KIND0, KIND1, KIND2, KIND3), IS_EARLY, STEPS, MMA_DEPTH,
     )  # fmt: skip
     PIECES: gl.constexpr = pieces(known)
     ROWS: gl.constexpr = group_rows(known)

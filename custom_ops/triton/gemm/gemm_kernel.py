@@ -20,8 +20,8 @@ def read(p, rows, columns, M, N: tl.constexpr, KIND: tl.constexpr):
         value = tl.load(p + rows, mask=rows < M, other=0.0)[:, None].to(tl.float32)
     else:
         mask = (rows < M)[:, None] & (columns < N)[None, :]
-        place = rows.to(tl.int64)[:, None] * N + columns[None, :]
-        value = tl.load(p + place, mask=mask, other=0.0).to(tl.float32)
+        offset = rows.to(tl.int64)[:, None] * N + columns[None, :]
+        value = tl.load(p + offset, mask=mask, other=0.0).to(tl.float32)
     return value
 
 
@@ -35,14 +35,14 @@ def rows_of(M, KIND: tl.constexpr):
 
 
 @triton.jit
-def first_of(p, rows, columns, WHICH: tl.constexpr, PLACES: tl.constexpr):
+def first_of(p, rows, columns, WHICH: tl.constexpr, STEPS: tl.constexpr):
     """Return where the tensor begins that this of many products has of an operand."""
-    if PLACES is None or p is None:
+    if STEPS is None or p is None:
         return p
     else:
-        at = tl.program_id(2) // PLACES[WHICH][0]
-        if PLACES[WHICH][1] > 0:
-            at = at % PLACES[WHICH][1]
+        at = tl.program_id(2) // STEPS[WHICH][0]
+        if STEPS[WHICH][1] > 0:
+            at = at % STEPS[WHICH][1]
         return p + at.to(tl.int64) * rows * columns
 
 
@@ -52,11 +52,11 @@ def gemm_kernel(
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     TRANS_B: tl.constexpr, TRANS_A: tl.constexpr, IS_PAIR: tl.constexpr,
     KIND0: tl.constexpr, KIND1: tl.constexpr, KIND2: tl.constexpr, KIND3: tl.constexpr,
-    PLACES: tl.constexpr,
+    STEPS: tl.constexpr,
 ):  # fmt: skip
     """Write one tile of `epilogue(x @ w, [x @ v,] e0, ...)`, the sums in float32.
 
-    With `PLACES` there are many such products, and all tensors have a dim more in front.
+    With `STEPS` there are many such products, and all tensors have a dim more in front.
 
     Args:
         x: [M, K], or [K, M] if `TRANS_A`.
@@ -69,17 +69,17 @@ def gemm_kernel(
         BM: Rows of a tile.
         BN: Columns of a tile.
         BK: Depth of one step.
-        PLACES: For x, w, and the operands (d, n): product b has their b // d % n-th tensor, or the
+        STEPS: For x, w, and the operands (d, n): product b has their b // d % n-th tensor, or the
             b // d-th if n is 0.
     """
-    x = first_of(x, M, K, 0, PLACES)
-    w = first_of(w, K, N, 1, PLACES)
-    v = first_of(v, K, N, 1, PLACES)
-    e0 = first_of(e0, rows_of(M, KIND0), N, 2, PLACES)
-    e1 = first_of(e1, rows_of(M, KIND1), N, 3, PLACES)
-    e2 = first_of(e2, rows_of(M, KIND2), N, 4, PLACES)
-    e3 = first_of(e3, rows_of(M, KIND3), N, 5, PLACES)
-    if PLACES is not None:
+    x = first_of(x, M, K, 0, STEPS)
+    w = first_of(w, K, N, 1, STEPS)
+    v = first_of(v, K, N, 1, STEPS)
+    e0 = first_of(e0, rows_of(M, KIND0), N, 2, STEPS)
+    e1 = first_of(e1, rows_of(M, KIND1), N, 3, STEPS)
+    e2 = first_of(e2, rows_of(M, KIND2), N, 4, STEPS)
+    e3 = first_of(e3, rows_of(M, KIND3), N, 5, STEPS)
+    if STEPS is not None:
         y += tl.program_id(2).to(tl.int64) * M * N
     # Neighbouring blocks have the same columns: w is read from memory once.
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -113,5 +113,5 @@ def gemm_kernel(
         made = epilogue(acc, other, r0, r1, r2, r3)  # noqa: F821
     else:
         made = epilogue(acc, r0, r1, r2, r3, 0.0)  # noqa: F821
-    place = rows.to(tl.int64)[:, None] * N + columns[None, :]
-    tl.store(y + place, made.to(y.dtype.element_ty), mask=is_row & is_column)
+    offset = rows.to(tl.int64)[:, None] * N + columns[None, :]
+    tl.store(y + offset, made.to(y.dtype.element_ty), mask=is_row & is_column)

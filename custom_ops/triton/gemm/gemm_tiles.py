@@ -21,7 +21,7 @@ class Tile:
         depth: Of a step.
         stages: Steps that there is room for, or, without copies of boxes, that are loaded ahead.
         groups: Of four warps that compute.
-        is_apart: Whether each group has tiles of its own.
+        is_separate: Whether each group has tiles of its own.
         is_early: Whether what the epilogue reads is read before the product.
         blocks: That take one tile after the other; 0 for a block a tile.
         limit: Registers that a thread may have at first, for several blocks side by side; None for
@@ -36,7 +36,7 @@ class Tile:
     depth: int
     stages: int
     groups: int = 1
-    is_apart: bool = False
+    is_separate: bool = False
     is_early: bool = False
     blocks: int = 0
     limit: int | None = None
@@ -63,11 +63,11 @@ _DEEP = Tile(64, 128, 64, 6, is_early=True, rest=64)
 LEAST_DEPTH = 1536
 #: Clusters of two blocks whose columns are copied once were tried: 135.0 us where this takes 136.1
 #: (16,384 x 768 x 3,072 and GELU), and slower from 6,304 rows down.
-_LARGE = Tile(128, 128, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
+_LARGE = Tile(128, 128, 64, 5, 2, is_separate=True, blocks=PROCESSORS)
 #: Where one additional tensor is read, and, with more registers for them, several.
 _WIDE = Tile(128, 256, 64, 3, 2, blocks=PROCESSORS)
 SHARED = Tile(128, 128, 64, 5, 2, blocks=PROCESSORS)
-_PAIR = Tile(128, 64, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
+_PAIR = Tile(128, 64, 64, 5, 2, is_separate=True, blocks=PROCESSORS)
 _LARGE_PAIR = Tile(128, 128, 64, 4, 2, blocks=PROCESSORS)
 #: Rows from which on larger tiles are ahead for two matrices.
 _MOST_OF_PAIR = 8192
@@ -105,10 +105,12 @@ def tiles_of(
             # Of each of them half a larger tile would be empty.
             found.append(replace(_BESIDE, most_rows=_BESIDE.rows))
         found.append((_LARGE, _WIDE, SHARED)[min(whole, 2)])
-    ranges = [one for one in found if one.most_rows is None or one.most_rows > 0]
+    ranges = [item for item in found if item.most_rows is None or item.most_rows > 0]
     if rows is None:
         return tuple(ranges)
-    return (next(one for one in ranges if one.most_rows is None or rows <= one.most_rows),)
+    return (
+        next(range_ for range_ in ranges if range_.most_rows is None or rows <= range_.most_rows),
+    )
 
 
 def _rows_of(tile: Tile, most: int, columns: int, count: int) -> int:

@@ -30,8 +30,8 @@ def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr):
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.range(0, K, BLOCK):
         mask = k + at < K
-        one = tl.load(x + k + at, mask=mask, other=0.0).to(tl.float32)
-        off = tl.where(mask, one - mean, 0.0)
+        to = tl.load(x + k + at, mask=mask, other=0.0).to(tl.float32)
+        off = tl.where(mask, to - mean, 0.0)
         total += off * off
     return mean, 1.0 / tl.sqrt(tl.sum(total, 0) / K + EPSILON)
 
@@ -61,12 +61,12 @@ def gemv_kernel(
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
     at = tl.arange(0, BK)
     is_column = columns < N
-    place = columns[:, None].to(tl.int64) * K + at[None, :]
+    offset = columns[:, None].to(tl.int64) * K + at[None, :]
     mask = is_column[:, None] & (at < K)[None, :]
     # The matrix is on its way while the row's statistics are summed.
-    next_w = tl.load(w + place, mask=mask, other=0.0)
+    next_w = tl.load(w + offset, mask=mask, other=0.0)
     if IS_PAIR:
-        next_v = tl.load(v + place, mask=mask, other=0.0)
+        next_v = tl.load(v + offset, mask=mask, other=0.0)
     if IS_CENTRED:
         mean, rate = statistics(x, K, BLOCK, EPSILON)
     squares = tl.zeros((BK,), tl.float32)
@@ -85,13 +85,13 @@ def gemv_kernel(
             if shift is not None:
                 a += tl.load(shift + depth, mask=is_depth, other=0.0).to(tl.float32)
         one = next_w
-        place += BK
+        offset += BK
         mask = is_column[:, None] & (depth + BK < K)[None, :]
-        next_w = tl.load(w + place, mask=mask, other=0.0)
+        next_w = tl.load(w + offset, mask=mask, other=0.0)
         first += one.to(tl.float32) * a[None, :]
         if IS_PAIR:
             other = next_v
-            next_v = tl.load(v + place, mask=mask, other=0.0)
+            next_v = tl.load(v + offset, mask=mask, other=0.0)
             second += other.to(tl.float32) * a[None, :]
     one_sum, other_sum = tl.sum(first, 1), tl.sum(second, 1)
     if scale is not None and not IS_CENTRED:

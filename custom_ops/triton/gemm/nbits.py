@@ -122,7 +122,7 @@ def tiles_of(block: int, columns: int) -> tuple[_Tile, ...]:
         small = min(2 * PROCESSORS // -(-columns // _ANY.columns) * _ANY.rows, _MOST_PACKED)
         packed = [replace(_ANY, most_rows=small, is_whole=True)] if small > _FEW_ROWS else []
     if columns >= _WIDE:
-        packed += [replace(one, is_whole=False) for one in packed]
+        packed += [replace(large_m, is_whole=False) for large_m in packed]
         packed += [_HOPPER, _ANY]
     return (
         SmallM(8, 32 if columns >= _WIDE else 16, 8, 4, 3, few, is_late=True),
@@ -154,7 +154,7 @@ class NBitsGemm:
             is_for_all = not isinstance(fitting[0], LargeM) or fitting[0].architectures is None
             tiles = tuple(fitting[: 1 if is_for_all else 2])
         made = (
-            self._written() if isinstance(one, Written) else self._variant(one) for one in tiles
+            self._written() if isinstance(tile, Written) else self._variant(tile) for tile in tiles
         )
         return (*made, self._unaligned())
 
@@ -172,10 +172,10 @@ class NBitsGemm:
     def _fitting(self, rows: int) -> list[_Tile]:
         """Return the tiles that take a number of rows, the first of which is used."""
         return [
-            one
-            for one in tiles_of(self.form.block, self.form.columns)
-            if rows <= one.most_rows
-            and not (isinstance(one, LargeM) and one.is_whole and rows % one.rows)
+            tile
+            for tile in tiles_of(self.form.block, self.form.columns)
+            if rows <= tile.most_rows
+            and not (isinstance(tile, LargeM) and tile.is_whole and rows % tile.rows)
         ]
 
     def _variant(self, tile: SmallM | LargeM) -> VariantSource:
@@ -271,7 +271,7 @@ class NBitsGemm:
     def _kinds(self) -> tuple[int, ...]:
         """Return how large the operands of the epilogue are."""
         inputs, whole = self.form.signature.inputs, self.form.signature.outputs[0].shape
-        kinds = [_WHOLE if inputs[one].shape == whole else _ROW for one in self.form.reads]
+        kinds = [_WHOLE if inputs[read].shape == whole else _ROW for read in self.form.reads]
         return (*kinds, *[_NONE] * (MOST_OPERANDS - len(kinds)))
 
     def _is_bfloat(self) -> bool:

@@ -48,9 +48,9 @@ def nbits_dequantize_kernel(
             halves -= 136.0 if IS_BFLOAT else 1032.0
         else:
             row, block = word // (K // 8), word % (K // 8) // EACH
-            place = row * ((K // BLOCK + 1) // 2) + block // 2
-            pair = tl.load(zero + place, mask=is_word, other=0).to(tl.int32)
+            offset = row * ((K // BLOCK + 1) // 2) + block // 2
+            pair = tl.load(zero + offset, mask=is_word, other=0).to(tl.int32)
             one = ((pair >> ((block % 2) * 4).to(tl.int32)) & 15).to(tl.uint16)
             halves -= (one | (BITS & 0xFFFF)).to(DTYPE, bitcast=True)[:, None]
-        place = word[:, None] * 8 + tl.arange(0, 8)[None, :]
-        tl.store(y + place, halves * factor[:, None], mask=is_word[:, None])
+        offset = word[:, None] * 8 + tl.arange(0, 8)[None, :]
+        tl.store(y + offset, halves * factor[:, None], mask=is_word[:, None])

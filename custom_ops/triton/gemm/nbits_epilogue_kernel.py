@@ -24,12 +24,12 @@ def nbits_epilogue_kernel(
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
     mask = (rows < M)[:, None] & (columns < N)[None, :]
-    place = rows.to(tl.int64)[:, None] * N + columns[None, :]
-    product = tl.load(y + place, mask=mask, other=0.0).to(tl.float32)
+    offset = rows.to(tl.int64)[:, None] * N + columns[None, :]
+    product = tl.load(y + offset, mask=mask, other=0.0).to(tl.float32)
     made = epilogue(  # noqa: F821
         product, read(e0, rows, columns, M, N, KIND0, False),  # noqa: F821
         read(e1, rows, columns, M, N, KIND1, False),  # noqa: F821
         read(e2, rows, columns, M, N, KIND2, False),  # noqa: F821
         read(e3, rows, columns, M, N, KIND3, False), 0.0,  # noqa: F821
     )  # fmt: skip
-    tl.store(y + place, made.to(y.dtype.element_ty), mask=mask)
+    tl.store(y + offset, made.to(y.dtype.element_ty), mask=mask)

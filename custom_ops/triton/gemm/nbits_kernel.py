@@ -22,16 +22,16 @@ def read(p, rows, columns, M, N: tl.constexpr, KIND: tl.constexpr, IS_LEFT: tl.c
     if KIND == 0:
         value = 0.0
     elif KIND == 1:
-        one = tl.load(p + columns, mask=columns < N, other=0.0).to(tl.float32)
-        value = one[:, None] if IS_LEFT else one[None, :]
+        to = tl.load(p + columns, mask=columns < N, other=0.0).to(tl.float32)
+        value = to[:, None] if IS_LEFT else to[None, :]
     elif IS_LEFT:
         mask = (columns < N)[:, None] & (rows < M)[None, :]
-        place = rows.to(tl.int64)[None, :] * N + columns[:, None]
-        value = tl.load(p + place, mask=mask, other=0.0).to(tl.float32)
+        offset = rows.to(tl.int64)[None, :] * N + columns[:, None]
+        value = tl.load(p + offset, mask=mask, other=0.0).to(tl.float32)
     else:
         mask = (rows < M)[:, None] & (columns < N)[None, :]
-        place = rows.to(tl.int64)[:, None] * N + columns[None, :]
-        value = tl.load(p + place, mask=mask, other=0.0).to(tl.float32)
+        offset = rows.to(tl.int64)[:, None] * N + columns[None, :]
+        value = tl.load(p + offset, mask=mask, other=0.0).to(tl.float32)
     return value
 
 
@@ -228,22 +228,22 @@ def nbits_small_m_kernel(
         read(e3, rows, columns, M, N, KIND3, True), 0.0,
     )  # fmt: skip
     mask = (columns < N)[:, None] & (rows < M)[None, :]
-    place = rows.to(tl.int64)[None, :] * N + columns[:, None]
-    tl.store(y + place, made.to(y.dtype.element_ty), mask=mask)
+    offset = rows.to(tl.int64)[None, :] * N + columns[:, None]
+    tl.store(y + offset, made.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def factors_of(scale, columns, block, BLOCKS: tl.constexpr):
     """Return the factors of blocks, 0 behind the last."""
-    place = columns * BLOCKS + block[None, :]
-    return tl.load(scale + place, mask=(block < BLOCKS)[None, :], other=0.0)
+    offset = columns * BLOCKS + block[None, :]
+    return tl.load(scale + offset, mask=(block < BLOCKS)[None, :], other=0.0)
 
 
 @triton.jit
 def bytes_of(zero, columns, block, BLOCKS: tl.constexpr):
     """Return the bytes that the zeros of blocks are in."""
-    place = columns * ((BLOCKS + 1) // 2) + block[None, :] // 2
-    return tl.load(zero + place, mask=(block < BLOCKS)[None, :], other=0)
+    offset = columns * ((BLOCKS + 1) // 2) + block[None, :] // 2
+    return tl.load(zero + offset, mask=(block < BLOCKS)[None, :], other=0)
 
 
 @triton.jit
@@ -310,5 +310,5 @@ def nbits_large_m_kernel(
         read(e3, rows, columns, M, N, KIND3, True), 0.0,
     )  # fmt: skip
     mask = (rows < M)[None, :] & (columns < N)[:, None]
-    place = rows.to(tl.int64)[None, :] * N + columns[:, None]
-    tl.store(y + place, made.to(y.dtype.element_ty), mask=mask)
+    offset = rows.to(tl.int64)[None, :] * N + columns[:, None]
+    tl.store(y + offset, made.to(y.dtype.element_ty), mask=mask)

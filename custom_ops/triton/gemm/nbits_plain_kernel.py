@@ -46,5 +46,5 @@ def nbits_plain_kernel(
         read(e3, rows, columns, M, N, KIND3, False), 0.0,  # noqa: F821
     )  # fmt: skip
     mask = (rows < M)[:, None] & (columns < N)[None, :]
-    place = rows.to(tl.int64)[:, None] * N + columns[None, :]
-    tl.store(y + place, made.to(y.dtype.element_ty), mask=mask)
+    output_offset = rows.to(tl.int64)[:, None] * N + columns[None, :]
+    tl.store(y + output_offset, made.to(y.dtype.element_ty), mask=mask)

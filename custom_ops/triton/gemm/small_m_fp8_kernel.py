@@ -18,8 +18,8 @@ def read(p, rows, columns, M, N: tl.constexpr, IS_WHOLE: tl.constexpr):
     if p is not None:
         if IS_WHOLE:
             mask = (columns < N)[:, None] & (rows < M)[None, :]
-            place = rows[None, :] * N + columns[:, None]
-            value = tl.load(p + place, mask=mask, other=0.0).to(tl.float32)
+            offset = rows[None, :] * N + columns[:, None]
+            value = tl.load(p + offset, mask=mask, other=0.0).to(tl.float32)
         else:
             value = tl.load(p + columns, mask=columns < N, other=0.0)[:, None].to(tl.float32)
     return value
@@ -30,17 +30,17 @@ def statistics(x, rows, M, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.con
     """Return the means and the reciprocal deviations of x, [M, K]."""
     at = tl.arange(0, BLOCK)
     is_row = (rows < M)[:, None]
-    place = rows[:, None] * K + at[None, :]
+    offset = rows[:, None] * K + at[None, :]
     total = tl.zeros((rows.shape[0],), tl.float32)
     for k in tl.range(0, K, BLOCK):
         mask = is_row & (k + at < K)[None, :]
-        total += tl.sum(tl.load(x + place + k, mask=mask, other=0.0).to(tl.float32), 1)
+        total += tl.sum(tl.load(x + offset + k, mask=mask, other=0.0).to(tl.float32), 1)
     mean = total / K
     total = tl.zeros((rows.shape[0],), tl.float32)
     for k in tl.range(0, K, BLOCK):
         mask = is_row & (k + at < K)[None, :]
-        one = tl.load(x + place + k, mask=mask, other=0.0).to(tl.float32)
-        off = tl.where(mask, one - mean[:, None], 0.0)
+        to = tl.load(x + offset + k, mask=mask, other=0.0).to(tl.float32)
+        off = tl.where(mask, to - mean[:, None], 0.0)
         total += tl.sum(off * off, 1)
     return mean, 1.0 / tl.sqrt(total / K + EPSILON)
 
@@ -79,8 +79,8 @@ def small_m_fp8_kernel(
     rows = tl.arange(0, BM)
     part, at = tl.arange(0, PARTS)[:, None, None] * BK, tl.arange(0, BK)
     left, right = part + at[None, None, :], part + at[None, :, None]
-    left_place = columns[None, :, None].to(tl.int64) * K + left
-    right_place = rows[None, None, :] * K + right
+    left_offset = columns[None, :, None].to(tl.int64) * K + left
+    right_offset = rows[None, None, :] * K + right
     is_column, is_row = (columns < N)[None, :, None], (rows < M)[None, None, :]
     if IS_CENTRED:
         mean, rate = statistics(x, rows, M, K, BLOCK, EPSILON)
@@ -91,7 +91,7 @@ def small_m_fp8_kernel(
     for k in tl.range(0, K, BK * PARTS, num_stages=STAGES):
         mask = is_column & (k + left < K)
         is_depth = k + right < K
-        a = tl.load(x + right_place + k, mask=is_row & is_depth, other=0.0)
+        a = tl.load(x + right_offset + k, mask=is_row & is_depth, other=0.0)
         if scale is not None:
             a = a.to(tl.float32)
             if IS_CENTRED:
@@ -103,10 +103,10 @@ def small_m_fp8_kernel(
             if shift is not None:
                 a += tl.load(shift + k + right, mask=is_depth, other=0.0).to(tl.float32)
         a = a.to(DTYPE)
-        one = tl.load(w + left_place + k, mask=mask, other=0.0)
+        one = tl.load(w + left_offset + k, mask=mask, other=0.0)
         first = tl.dot(one.to(DTYPE), a, first)
         if IS_PAIR:
-            other = tl.load(v + left_place + k, mask=mask, other=0.0)
+            other = tl.load(v + left_offset + k, mask=mask, other=0.0)
             second = tl.dot(other.to(DTYPE), a, second)
     one_sum, other_sum = tl.sum(first, 0), tl.sum(second, 0)
     if scale is not None and not IS_CENTRED:

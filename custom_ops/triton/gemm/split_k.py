@@ -121,7 +121,7 @@ def match(signature: RegionSignature) -> SplitKGemm | Refused | None:
     nodes = [*body.nodes("MatMul"), *body.nodes("Gemm")]
     shape = signature.outputs[0].shape
     normed = [read_norm(body, name, shape) for name in body.function.output] if nodes else []
-    norms = [(place, one) for place, one in enumerate(normed) if isinstance(one, Norm)]
+    norms = [(index, item) for index, item in enumerate(normed) if isinstance(item, Norm)]
     if len(norms) != 1 or len(nodes) != 1 or norms[0][1].source in body.inputs:
         return None
     (node,), ((y, norm),) = nodes, norms
@@ -139,7 +139,7 @@ def match(signature: RegionSignature) -> SplitKGemm | Refused | None:
     reason = misfit(signature, x, depth, columns)
     if reason is not None or columns > _MOST_COLUMNS:
         return Refused(reason or "a matmul with too many columns and a norm after it")
-    totals = [place for place, name in enumerate(body.function.output) if name == norm.source]
+    totals = [index for index, name in enumerate(body.function.output) if name == norm.source]
     if len(totals) + 1 != len(signature.outputs):
         return Refused("a matmul with a norm, of which something else is read")
     found = needed(epilogue_of(body, nodes, (w,), norm.source))

@@ -47,8 +47,8 @@ def split_k_kernel(
             other=0.0,
         )
         acc = tl.dot(a, b, acc)
-    place = tl.program_id(2).to(tl.int64) * M * N + rows[:, None] * N + columns[None, :]
-    tl.store(parts + place, acc, mask=is_row & is_column)
+    offset = tl.program_id(2).to(tl.int64) * M * N + rows[:, None] * N + columns[None, :]
+    tl.store(parts + offset, acc, mask=is_row & is_column)
 
 
 @triton.jit
@@ -56,8 +56,8 @@ def read(p, row, columns, mask, N: tl.constexpr, IS_WHOLE: tl.constexpr):
     """Return an operand of the epilogue in float32; 0 where there is none."""
     value = 0.0
     if p is not None:
-        place = row * N + columns if IS_WHOLE else columns
-        value = tl.load(p + place, mask=mask, other=0.0).to(tl.float32)
+        offset = row * N + columns if IS_WHOLE else columns
+        value = tl.load(p + offset, mask=mask, other=0.0).to(tl.float32)
     return value
 
 
@@ -87,8 +87,8 @@ def reduce_norm_kernel(
     mask = columns < N
     acc = tl.zeros((BLOCK,), tl.float32)
     for part in tl.static_range(PARTS):
-        place = (row + part * M).to(tl.int64) * N + columns
-        acc += tl.load(parts + place, mask=mask, other=0.0)
+        offset = (row + part * M).to(tl.int64) * N + columns
+        acc += tl.load(parts + offset, mask=mask, other=0.0)
     made = epilogue(  # noqa: F821
         acc, read(e0, row, columns, mask, N, W0), read(e1, row, columns, mask, N, W1),
         read(e2, row, columns, mask, N, W2), read(e3, row, columns, mask, N, W3),

@@ -17,7 +17,7 @@ from .operand_layout import LOWEST, OperandLayout
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
-    Place = tuple[Buffer, Expr]
+    Pointer = tuple[Buffer, Expr]
 
 
 # By how much scores may exceed what exponentials are relative to: these then stay far below what
@@ -88,9 +88,9 @@ class Rows:
         self,
         scores: Scores,
         steps: Expr,
-        given: Place,
-        weights: Place,
-        sums: Place,
+        given: Pointer,
+        weights: Pointer,
+        sums: Pointer,
         largest: Buffer,
         total: Buffer,
     ) -> None:
@@ -121,7 +121,13 @@ class Rows:
             self._exponentiate(of, steps, seen, e.share(largest[row]), to, (total, row))
 
     def _rise(
-        self, found: Buffer, row: Expr, has_sums: Expr, sums: Place, largest: Buffer, total: Buffer
+        self,
+        found: Buffer,
+        row: Expr,
+        has_sums: Expr,
+        sums: Pointer,
+        largest: Buffer,
+        total: Buffer,
     ) -> None:
         """Emit what makes a row's exponentials relative to the largest number of a vector."""
         e = self.e
@@ -136,7 +142,7 @@ class Rows:
         e.when(has_sums, rescale)
         e.store(largest, new, row)
 
-    def _rescale(self, sums: Place, row: Expr, factor: Expr) -> None:
+    def _rescale(self, sums: Pointer, row: Expr, factor: Expr) -> None:
         e, width = self.e, self.form.v.width
         begin = e.share(sums[1] + row * e.i64(width))
         with e.each_vector(e.i64(width // VECTOR), begin) as (at, lane):
@@ -158,7 +164,7 @@ class Rows:
         left = e.cast(seen - start, "int32")
         return e.share(e.select(e.cast(lane, "int32") < left, value, e.f32(float("-inf"))))
 
-    def _largest(self, scores: Scores, row: Expr, steps: Expr, seen: Expr, of: Place) -> Buffer:
+    def _largest(self, scores: Scores, row: Expr, steps: Expr, seen: Expr, of: Pointer) -> Buffer:
         """Return a vector that has the largest score of a row; what is masked is written."""
         e, (given, begin), mask = self.e, of, self.form.mask
         halves = [e.scratch(), e.scratch()]
@@ -198,7 +204,7 @@ class Rows:
         return halves[0]
 
     def _exponentiate(
-        self, of: Place, steps: Expr, seen: Expr, largest: Expr, weights: Place, total: Place
+        self, of: Pointer, steps: Expr, seen: Expr, largest: Expr, weights: Pointer, total: Pointer
     ) -> None:
         e, (given, begin), has_mask = self.e, of, self.form.mask is not None
         at = e.share(total[1] * e.i64(VECTOR))
@@ -235,7 +241,7 @@ class Rows:
 
     # ---- results
     def write(
-        self, layout: OperandLayout, count: Expr, sums: Place, largest: Buffer, total: Buffer
+        self, layout: OperandLayout, count: Expr, sums: Pointer, largest: Buffer, total: Buffer
     ) -> None:
         """Write the sums over their totals; zeros for a query none of whose scores counts."""
         e, v, result = self.e, self.form.v, self.form.result

@@ -215,18 +215,18 @@ def rotate_row(
     if rotation is not None:
         half, done = rotation.half, 2 * rotation.half
         angle = e.share(position * e.i64(half))
-        step, apart = (2, 1) if rotation.is_interleaved else (1, half)
+        step, distance = (2, 1) if rotation.is_interleaved else (1, half)
         cos, sin = buffers[rotation.cos], buffers[rotation.sin]
 
         def turn(first: Expr, count: int) -> None:
             with e.lanes(count) as lane:
                 at = first + lane
                 column = at * e.i64(step) if step > 1 else at
-                low, high = source[start + column], source[start + e.i64(apart) + column]
+                low, high = source[start + column], source[start + e.i64(distance) + column]
                 low, high = e.share(low), e.share(high)
                 c, s = e.share(cos[angle + at]), e.share(sin[angle + at])
                 e.store(sink, low * c - high * s, to + column)
-                e.store(sink, high * c + low * s, to + e.i64(apart) + column)
+                e.store(sink, high * c + low * s, to + e.i64(distance) + column)
 
         e.each_block(half, turn)
 

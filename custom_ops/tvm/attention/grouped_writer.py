@@ -125,7 +125,7 @@ class GroupedWriter:
                 e.tir.reinterpret("uint64", e.tir.address_of(each[e.i64(0)]))
                 for each in (source, sink)
             ]
-            with e.block() as apart:
+            with e.block() as branch:
                 start = self._start(unit, e.share(e.extent(before)), present.width)
                 rows = e.share(e.extent(present.length))
                 to = self._start(unit, rows, present.width)
@@ -138,7 +138,7 @@ class GroupedWriter:
                     with e.each_vector((rows - new) * vectors, begin) as (at, lane):
                         e.store(sink, e.f32(0.0), at + lane)
                 e.when(e.equal(unit.end, length), behind)
-            e.when(e.not_equal(*addresses), apart)
+            e.when(e.not_equal(*addresses), branch)
 
     def _add_rows(self, unit: Unit) -> None:
         """Emit the new rows that the unit's queries see, keys rotated."""
@@ -167,9 +167,9 @@ class GroupedWriter:
             return
         with e.block() as many:
             self._attend_blocks(unit)
-        with e.block() as one:
+        with e.block() as block:
             OneRow(self._layout(unit, 1, e.i64(0)), self.tiles).emit()
-        e.branch(e.equal(unit.end - unit.first, e.i64(1)), one, many)
+        e.branch(e.equal(unit.end - unit.first, e.i64(1)), block, many)
 
     def _attend_blocks(self, unit: Unit) -> None:
         e, tiles = self.e, self.tiles

@@ -171,12 +171,12 @@ class Row:
         self,
         registers: list[Buffer],
         tap: Expr,
-        place: tuple[Expr, int | None, Expr, Expr],
+        position: tuple[Expr, int | None, Expr, Expr],
         lanes: int,
     ) -> None:
         """Add the taps of one row of the filter; each input vector is loaded once."""
         e, filter_, pitch = self.e, self.filter, self.source.pitch
-        column, static, at, channel = place
+        column, static, at, channel = position
         window = filter_.window
         taps, stride, step = window.kernel[1], window.strides[1], window.dilations[1]
         weights = []

@@ -103,14 +103,14 @@ class DirectConv(Tuned, ConvKernel):
         height = self.tile(level).rows
 
         def inside(first: int, count: int, tap: int) -> range:
-            places = [
+            offsets = [
                 pixel
                 for pixel in range(count)
                 if 0
                 <= (first + pixel) * window.strides[1] + tap * window.dilations[1] - window.pads[1]
                 < given
             ]
-            return range(places[0], places[-1] + 1) if places else range(0)
+            return range(offsets[0], offsets[-1] + 1) if offsets else range(0)
 
         last: Columns | None = None
         for first in range(0, made, height):

@@ -181,7 +181,7 @@ class _Unit:
         conv = op.depthwise.conv
         applied = op.depthwise.filter_of(self.buffers)
 
-        def place(tap: Expr) -> Expr:
+        def offset(tap: Expr) -> Expr:
             return e.tir.floormod(top + tap, e.i64(op._kept)) * e.i64(width * pitch)
 
         taps = row_taps(e, conv.window, top, e.i64(height))
@@ -193,7 +193,7 @@ class _Unit:
             means = (self.buffers[output + 1], e.share(at * e.i64(applied.channels)))
         count = (self.tile.vectors - 1) * VECTOR + self.lanes
         to = Sink(self.buffers[output], sink, first, count, means)
-        Row(e, applied, Source(self.ring, pitch, place, taps), to).emit()
+        Row(e, applied, Source(self.ring, pitch, offset, taps), to).emit()
 
 
 @refusals

@@ -208,11 +208,13 @@ class _Writer:
             return
 
         def tile(index: Expr, height: int, origin: Expr = origin) -> None:
-            places = [e.share(index + e.i64(r)) for r in range(height)]
-            tops = [e.share(origin + padded.place(e, one, pitch)) for one in places]
+            pixels = [e.share(index + e.i64(r)) for r in range(height)]
+            tops = [
+                e.share(origin + padded.offset_of(e, offset_of, pitch)) for offset_of in pixels
+            ]
             sinks = [
-                e.share((first + one) * e.i64(self.of.form.columns) + panel.column)
-                for one in places
+                e.share((first + item) * e.i64(self.of.form.columns) + panel.column)
+                for item in pixels
             ]
             self.tiles.tile((buffer, tops), sinks, panel)
 

@@ -13,7 +13,7 @@ from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH
 from ortkit.kernels.sizes import Extent, extent_of
 
 from ...forms.gemm_int8 import Int8Form
-from ..gemm.int8_finish import Finisher, Place
+from ..gemm.int8_finish import Finisher, OutputVector
 from ..gemm.nbits_emitter import BYTES
 from ..tile.registers import VECTOR
 from .int8_padded_rows import Padded, PaddedRows
@@ -137,16 +137,16 @@ class DepthwiseWriter:
         e, (buffer, origin) = self.e, self.weights
         to = e.share(origin + group * e.i64(_VECTORS * BYTES))
         if self._is_wide(len(weights)):
-            words = [e.tir.reinterpret("int32x16", one) for one in weights]
+            words = [e.tir.reinterpret("int32x16", item) for item in weights]
             weights = [
                 e.tir.reinterpret("uint8x64", e.blocks(words, part)) for part in range(_VECTORS)
             ]
-        for vector, one in enumerate(weights):
+        for vector, weight in enumerate(weights):
             at = to + e.i64(vector * BYTES)
             if e.has_dot4:
-                e.put_bytes(buffer, at, one)
+                e.put_bytes(buffer, at, weight)
                 continue
-            for number, pair in enumerate(e.widened(one)):
+            for number, pair in enumerate(e.widened(weight)):
                 e.put(buffer, at + e.i64(number * 2 * VECTOR), pair, 2 * VECTOR)
 
     def _weight(self, group: int, vector: int, pair: int = 0) -> Expr:
@@ -168,23 +168,23 @@ class DepthwiseWriter:
             row = e.share((lines[0] + index) * e.i64(width))
             with e.loop(e.i64(width // self.beside)) as column:
                 size = self.of.columns * self.beside
-                place = e.share(down + column * e.i64(window.strides[1] * size))
+                offset = e.share(down + column * e.i64(window.strides[1] * size))
                 sink = e.share(row * e.i64(self.of.columns) + column * e.i64(size) + channel)
-                for vector, sums in enumerate(self._sums(place, vectors)):
+                for vector, sums in enumerate(self._sums(offset, vectors)):
                     count = VECTOR if vector < vectors - 1 else lanes
                     at = e.share(sink + e.i64(vector * VECTOR))
-                    self.finisher.write(sums, Place(at, count, vector))
+                    self.finisher.write(sums, OutputVector(at, count, vector))
 
-    def _sums(self, place: Expr, vectors: int) -> list[Expr]:
+    def _sums(self, offset: Expr, vectors: int) -> list[Expr]:
         """Return the sums of a pixel, 16 channels each."""
         e, totals = self.e, [self._begin(vector, vectors) for vector in range(vectors)]
         for group in range(self._groups):
             taps = self._taps[group * GROUP : (group + 1) * GROUP]
             if self._is_wide(vectors):
-                self._add_wide(totals, group, [place + e.i64(tap) for tap in taps])
+                self._add_wide(totals, group, [offset + e.i64(tap) for tap in taps])
                 continue
             for vector, total in enumerate(totals):
-                four = [place + e.i64(tap + vector * VECTOR) for tap in taps]
+                four = [offset + e.i64(tap + vector * VECTOR) for tap in taps]
                 values = [e.part(self.padded_rows.sink[0], at, VECTOR) for at in four]
                 if e.has_dot4:
                     e.add_mixed(total, e.mixed(values), self._weight(group, vector))
@@ -205,9 +205,9 @@ class DepthwiseWriter:
         starts = [self.finisher.begin(each) for each in range(vectors)]
         return e.begin_sum(e.blocks(starts, vector) if self._is_wide(vectors) else starts[vector])
 
-    def _add_wide(self, totals: list[Buffer], group: int, places: list[Expr]) -> None:
+    def _add_wide(self, totals: list[Buffer], group: int, offsets: list[Expr]) -> None:
         """Emit the products of four places with 64 channels, four neighbours of 16 each time."""
         e = self.e
-        values = [e.share_bytes(e.sixty_four(self.padded_rows.sink[0], at)) for at in places]
+        values = [e.share_bytes(e.sixty_four(self.padded_rows.sink[0], at)) for at in offsets]
         for part, total in enumerate(totals):
             e.add_mixed(total, e.mixed(values, part), self._weight(group, part))

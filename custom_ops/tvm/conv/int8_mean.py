@@ -40,11 +40,11 @@ class Int8Mean:
     Args:
         signature: Of x uint8 [N, H, W, C] and the result, uint8 [N, 1, 1, C]; all sizes but N are
             known.
-        places: The inputs that are x, its scale and zero point, and those of the result.
+        indices: The inputs that are x, its scale and zero point, and those of the result.
     """
 
     signature: RegionSignature
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
 
     @property
     def _sizes(self) -> tuple[int, int]:
@@ -54,7 +54,7 @@ class Int8Mean:
 
     @property
     def _x(self) -> TensorSpec:
-        return self.signature.inputs[self.places[0]]
+        return self.signature.inputs[self.indices[0]]
 
     @property
     def _groups(self) -> int:
@@ -76,8 +76,8 @@ class Int8Mean:
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
         e = Int8Emitter(symbol, processor=level)
-        held, begin, end = e.parameters(self.signature)
-        buffers = [*(held[place] for place in self.places), held[-1]]
+        parameters, begin, end = e.parameters(self.signature)
+        buffers = [*(parameters[offset] for offset in self.indices), parameters[-1]]
         (pixels, channels), first = self._sizes, e.i64(0)
         scales = [buffers[number][first] for number in (1, 3)]
         zeros = [e.cast(buffers[number][first], "int32") for number in (2, 4)]
@@ -95,7 +95,7 @@ class Int8Mean:
             def some(count: int, source: Expr = source, sink: Expr = sink) -> None:
                 self._channels(e, (buffers[0], source), (buffers[-1], sink), count, to)
 
-            e.last_apart(group, self._groups, _CHANNELS, last, some)
+            e.peel_last(group, self._groups, _CHANNELS, last, some)
         return e.function()
 
     def _channels(
@@ -111,10 +111,10 @@ class Int8Mean:
         vectors = _vectors(count)
         sums = [e.begin_sum() for _ in vectors]
         with e.loop(e.i64(pixels)) as pixel:
-            place = e.share(source[1] + pixel * e.i64(channels))
+            offset = e.share(source[1] + pixel * e.i64(channels))
             for total, (start, lanes) in zip(sums, vectors, strict=True):
                 with e.lanes(lanes) as lane:
-                    value = e.cast(source[0][place + e.i64(start) + lane], "int32")
+                    value = e.cast(source[0][offset + e.i64(start) + lane], "int32")
                     e.store(total, total[lane] + value, lane)
         for total, (start, lanes) in zip(sums, vectors, strict=True):
             value = to.rounded(e, e.sums(total))
@@ -178,15 +178,15 @@ def match(signature: RegionSignature) -> Int8Mean | Refused | None:
     is_alone = len(body.function.node) == 1 and set(node.input) == set(body.inputs)
     if not is_alone or integer(node, "channels_last", 0) != 1:
         return Refused("means of bytes with more around them, or not in NHWC")
-    places = tuple(body.inputs[name] for name in node.input)
-    if tuple(signature.inputs[place].dtype for place in places) != _INPUTS:
+    indices = tuple(body.inputs[name] for name in node.input)
+    if tuple(signature.inputs[offset].dtype for offset in indices) != _INPUTS:
         return Refused("means of other types than uint8")
-    shape, made = signature.inputs[places[0]].shape, signature.outputs[0].shape
+    shape, made = signature.inputs[indices[0]].shape, signature.outputs[0].shape
     if len(shape) != 4 or not all(isinstance(size, int) for size in shape[1:]):
         return Refused("means of images of unknown size")
     if 0 in shape or made != (shape[0], 1, 1, shape[3]):
         return Refused("means of nothing")
-    found = Int8Mean(signature, places)
+    found = Int8Mean(signature, indices)
     if found._sizes[0] > _MOST_PIXELS:
         return Refused(f"means of more than {_MOST_PIXELS} pixels")
     return found

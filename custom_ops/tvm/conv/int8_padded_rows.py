@@ -70,7 +70,7 @@ class Padded:
         # Blocks of one size, as far as that goes.
         return -(-height // -(-height // most))
 
-    def place(self, e: Int8Emitter, pixel: Expr, pitch: int) -> Expr:
+    def offset_of(self, e: Int8Emitter, pixel: Expr, pitch: int) -> Expr:
         """Return where the numbers begin that a pixel of the block's results reads.
 
         Args:

@@ -37,15 +37,15 @@ class Int8Scale:
     Args:
         signature: Of x uint8 [N, H, W, C]; what it is multiplied by, uint8 [N, 1, 1, C] or of x's
             sizes; and the result, of x's sizes. All sizes but N are known.
-        places: The inputs that are x, its scale and zero point, the other operand with its own,
+        indices: The inputs that are x, its scale and zero point, the other operand with its own,
             and the scale and zero point of the result.
     """
 
     signature: RegionSignature
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
 
     def _operand(self, number: int) -> TensorSpec:
-        return self.signature.inputs[self.places[number]]
+        return self.signature.inputs[self.indices[number]]
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
@@ -74,8 +74,8 @@ class Int8Scale:
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
         e = Int8Emitter(symbol, processor=level)
-        held, begin, end = e.parameters(self.signature)
-        buffers = [*(held[place] for place in self.places), held[-1]]
+        parameters, begin, end = e.parameters(self.signature)
+        buffers = [*(parameters[offset] for offset in self.indices), parameters[-1]]
         height, width, channels = self._sizes
         batch, first = extent_of(self._operand(0).shape[0]), e.i64(0)
         zeros = [e.share(e.cast(buffers[number][first], "float32")) for number in (2, 5, 7)]
@@ -86,19 +86,19 @@ class Int8Scale:
             start = e.share((image * e.i64(height) + line) * e.i64(width * channels))
 
             def block(at: Expr, lanes: int, start: Expr = start, image: Expr = image) -> None:
-                place = e.share(start + at)
+                offset = e.share(start + at)
                 by = None
                 if self._is_by_channel:
                     row = e.share(image * e.i64(channels) + at)
                     by = self._moved(e, buffers[3], row, lanes, zeros[1])
                 with e.loop(e.i64(width)) as column:
-                    to = e.share(place + column * e.i64(channels))
+                    to = e.share(offset + column * e.i64(channels))
                     x = self._moved(e, buffers[0], to, lanes, zeros[0])
                     factor = self._moved(e, buffers[3], to, lanes, zeros[1]) if by is None else by
                     # The product of bytes is exact; the scale rounds it, and so does the sum.
                     scaled = e.fenced(x * factor * e.tir.Broadcast(scale, VECTOR))
                     moved = scaled + e.tir.Broadcast(zeros[2], VECTOR)
-                    ends = [e.tir.Broadcast(e.f32(one), VECTOR) for one in (0.0, 255.0)]
+                    ends = [e.tir.Broadcast(e.f32(item), VECTOR) for item in (0.0, 255.0)]
                     made = e.share_row(e.nearest_within(moved, *ends), VECTOR, "int32")
                     e.put_sixteen(buffers[8], to, made, lanes, "uint8")
 
@@ -131,14 +131,14 @@ def match(signature: RegionSignature) -> Int8Scale | Refused | None:
         return None
     if set(nodes[0].input) != set(body.inputs):
         return Refused("a product of bytes with constants")
-    places = tuple(body.inputs[name] for name in nodes[0].input)
-    if tuple(signature.inputs[place].dtype for place in places) != _INPUTS:
+    indices = tuple(body.inputs[name] for name in nodes[0].input)
+    if tuple(signature.inputs[offset].dtype for offset in indices) != _INPUTS:
         return Refused("a product of other types than uint8")
-    shape, by = (signature.inputs[places[number]].shape for number in (0, 3))
+    shape, by = (signature.inputs[indices[number]].shape for number in (0, 3))
     if len(shape) != 4 or not all(isinstance(size, int) for size in shape[1:]):
         return Refused("a product of images of unknown size")
     if 0 in shape or signature.outputs[0].shape != shape:
         return Refused("a product of nothing, or that is larger than its first operand")
     if by not in (shape, (shape[0], 1, 1, shape[3])):
         return Refused("a product of an image and what is no row of channels")
-    return Int8Scale(signature, places)
+    return Int8Scale(signature, indices)

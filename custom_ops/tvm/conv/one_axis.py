@@ -82,7 +82,7 @@ class OneAxisConv(Tuned, UnitKernel):
         return columns // self.groups, depth, taps
 
     @property
-    def places(self) -> Extent:
+    def points_of_row(self) -> Extent:
         """Of a row of the result."""
         return extent_of(self.signature.outputs[0].shape[2])
 
@@ -93,13 +93,13 @@ class OneAxisConv(Tuned, UnitKernel):
 
     def tile(self, level: str) -> Tile:
         """Return the tile: channels of the result by vectors of places."""
-        static = self.places.static
+        static = self.points_of_row.static
         most = _MOST_VECTORS if static is None else max(1, min(_MOST_VECTORS, static // VECTOR))
         return choose_tile(self.filters[0], most, level, self.pixels, self.panel)
 
     def runs(self, level: str) -> int:
         """Return how many runs the places are cut into; some may have none."""
-        static, width = self.places.static, self.tile(level).vectors * VECTOR
+        static, width = self.points_of_row.static, self.tile(level).vectors * VECTOR
         return _RUNS if static is None else max(1, min(_RUNS, ceil(static / width)))
 
     def estimate(self) -> tuple[float, float]:
@@ -112,9 +112,9 @@ class OneAxisConv(Tuned, UnitKernel):
     def launch(self, level: str) -> Launch:
         """Units are runs of places of all channels of a group."""
         (columns, depth, taps), runs = self.filters, self.runs(level)
-        points = self.places * Extent(max(1, columns // runs))
-        if self.places.static is not None:
-            points = Extent(ceil(self.places.static * columns / runs))
+        points = self.points_of_row * Extent(max(1, columns // runs))
+        if self.points_of_row.static is not None:
+            points = Extent(ceil(self.points_of_row.static * columns / runs))
         cost = depth * taps * PICOSECONDS_PER_MULTIPLY + self.epilogue.picoseconds
         batch = extent_of(self.signature.outputs[0].shape[0])
         return Launch((batch, Extent(self.groups), Extent(runs)), points, max(1, cost))
@@ -133,8 +133,8 @@ class _Writer:
         self.conv, self.e, self.buffers, self.vectors = conv, e, buffers, tile.vectors
         self.height, self.width = tile.rows, tile.vectors * VECTOR
         self.length = e.share(e.extent(conv.signature.inputs[conv.x].shape[2]))
-        self.places = e.share(e.extent(conv.places))
-        self.tiles = e.share(e.divide_up(self.places, self.width))
+        self.points_of_row = e.share(e.extent(conv.points_of_row))
+        self.tiles = e.share(e.divide_up(self.points_of_row, self.width))
         self.of_run = e.share(e.divide_up(self.tiles, runs))
         self.row = e.scratch(self.width + conv.reach)
         output = buffers[len(conv.signature.inputs)]
@@ -158,12 +158,12 @@ class _Writer:
                     with e.loop(some) as index:
                         self._tile((image, group, channel), rows, start + index)
 
-                e.last_apart(panel, panels, self.height, rest, emit)
+                e.peel_last(panel, panels, self.height, rest, emit)
 
     def _tile(self, at: tuple[Expr, Expr, Expr], rows: int, number: Expr) -> None:
         """Compute a tile of some channels; the last one of a row begins earlier, to be whole."""
         e, conv = self.e, self.conv
-        last = e.tir.max(self.places - e.i64(self.width), e.i64(0))
+        last = e.tir.max(self.points_of_row - e.i64(self.width), e.i64(0))
         offset = e.share(e.minimum(number * e.i64(self.width), last))
         first = e.share(offset - e.i64(conv.pad))
         beyond = first + e.i64(self.width + conv.reach)
@@ -236,7 +236,7 @@ class _Writer:
         def write(count: Expr, width: int) -> None:
             with e.loop(e.i64(len(registers))) as row:
                 source = e.share(row * e.i64(self.width))
-                sink = e.share((image * total + channel + row) * self.places + start)
+                sink = e.share((image * total + channel + row) * self.points_of_row + start)
                 with e.loop(count) as part:
                     offset = part * e.i64(width)
                     where = source + offset, sink + offset
@@ -245,8 +245,8 @@ class _Writer:
         with e.block() as whole:
             write(e.i64(self.vectors), VECTOR)
         with e.block() as part:
-            write(self.places, 1)
-        is_whole = self.places >= e.i64(self.width) if is_edge else e.constant(1, "bool")
+            write(self.points_of_row, 1)
+        is_whole = self.points_of_row >= e.i64(self.width) if is_edge else e.constant(1, "bool")
         e.branch(is_whole, whole, part)
 
 

@@ -73,7 +73,7 @@ class _Plan:
             return (self.images, self.runs, Extent(self.panels.count))
         return (Extent(self.panels.count), self.images, self.runs)
 
-    def place(self, coordinates: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def unit_of(self, coordinates: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return the panel, image and run of a unit."""
         return (coordinates[2], *coordinates[:2]) if self.panels_last else coordinates
 
@@ -120,7 +120,7 @@ class PointwiseConv(Tuned, ConvKernel):
     def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
         """Emit a run of pixels of one panel."""
         plan = self._plan(e.processor)
-        unit = plan.place(at[1:])
+        unit = plan.unit_of(at[1:])
         plan.panels.each(e, unit[0], lambda *size: self._unit(e, buffers, plan, unit, size))
 
     def _unit(

@@ -116,12 +116,12 @@ class ResizeSum(UnitKernel):
     def unit(self, e: TileEmitter, buffers: list[Buffer], at: tuple[Expr, ...]) -> None:
         """Emit a row of the result."""
         (unit, image, row), (width, channels) = at, known(self.signature.outputs[0].shape[2:])
-        lines = [self._lines(e, one, image, row, channels) for one in self.images]
+        lines = [self._lines(e, resized, image, row, channels) for resized in self.images]
         first = e.share(unit * e.i64(width * channels))
         with e.loop(e.i64(width)) as column:
             taps = [
-                _pixels(e, one.columns.taps(e, column), rows, channels)
-                for one, rows in zip(self.images, lines, strict=True)
+                _pixels(e, item.columns.taps(e, column), rows, channels)
+                for item, rows in zip(self.images, lines, strict=True)
             ]
             offset = e.share(first + column * e.i64(channels))
 
@@ -131,13 +131,13 @@ class ResizeSum(UnitKernel):
             e.each_block(channels, block)
 
     def _lines(
-        self, e: TileEmitter, one: Resized, image: Expr, row: Expr, channels: int
+        self, e: TileEmitter, resized: Resized, image: Expr, row: Expr, channels: int
     ) -> list[tuple[Expr, Expr | None]]:
         """Return where the rows begin that a row of the result is made of, and their weights."""
-        first = image * e.i64(one.rows.size)
-        pitch = e.i64(one.columns.size * channels)
+        first = image * e.i64(resized.rows.size)
+        pitch = e.i64(resized.columns.size * channels)
         return [
-            (e.share((first + line) * pitch), weight) for line, weight in one.rows.taps(e, row)
+            (e.share((first + line) * pitch), weight) for line, weight in resized.rows.taps(e, row)
         ]
 
     def _block(
@@ -149,7 +149,7 @@ class ResizeSum(UnitKernel):
         part: tuple[Expr, int],
     ) -> None:
         """Write some channels of a pixel."""
-        (at, lanes), numbers = part, [one.number for one in self.images]
+        (at, lanes), numbers = part, [image.number for image in self.images]
         starts = [[e.share(start + at) for start, _ in each] for each in taps]
         with e.lanes(lanes) as lane:
             values = {}
@@ -214,7 +214,7 @@ def match(signature: RegionSignature) -> ResizeSum | Refused | None:
     if refused := unfit(signature):
         return refused
     images = tuple(needed(_resized(body, node)) for node in nodes)
-    numbers = [one.number for one in images]
+    numbers = [image.number for image in images]
     if len(set(numbers)) < len(numbers):
         return Refused("an image that is resized twice")
     start, *others = (str(node.output[0]) for node in nodes)

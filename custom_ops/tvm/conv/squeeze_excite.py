@@ -83,7 +83,7 @@ class SqueezeExcite(UnitKernel):
     ) -> None:
         """Write one hidden unit's sum: whole vectors in parallel sums, then what is left."""
         channels = self.form.channels
-        weight, bias = (buffers[one or 0] for one in self.form.squeeze)
+        weight, bias = (buffers[item or 0] for item in self.form.squeeze)
         row = e.share(unit * e.i64(channels))
         sums = [e.scratch() for _ in range(_SUMS)]
         for total in sums:
@@ -128,7 +128,7 @@ class SqueezeExcite(UnitKernel):
         lanes: int,
     ) -> None:
         hidden, channels = self.form.hidden, self.form.channels
-        weight, bias = (buffers[one or 0] for one in self.form.excite)
+        weight, bias = (buffers[item or 0] for item in self.form.excite)
         total = e.scratch()
         with e.lanes(lanes) as lane:
             e.store(total, bias[at + lane], lane)

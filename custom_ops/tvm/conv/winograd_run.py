@@ -111,7 +111,7 @@ class Run:
         self.room = max(ceil(most / tile.rows) * tile.rows for tile in self.shapes)
         # Points of filters [point, channel, column], of pixels [point, vector of channels, tile,
         # channel], and sums [point, tile, column]. From a point to the next one it is no power of
-        # two, or all points of a place would go into one set of the first level of cache.
+        # two, or all points of a tile would go into one set of the first level of cache.
         self.pitch_u = self.block * self.columns + VECTOR
         self.pitch_v = self.block * self.room + VECTOR
         self.pitch_m = self.room * self.columns + VECTOR
@@ -155,7 +155,7 @@ class Run:
         padded = [e.divide_up(count, t.rows) * e.i64(t.rows) for t in self.shapes]
         return e.select(count <= e.i64(self.most_few), padded[0], padded[-1])
 
-    def _place(self, number: Expr) -> tuple[Expr, Expr, Expr]:
+    def _origin(self, number: Expr) -> tuple[Expr, Expr, Expr]:
         """Return the image of a tile, and its row and column there."""
         e, tiles, columns = self.e, self.images.tiles, self.images.grid[1]
         image = e.share(e.divide_down(number, tiles))
@@ -187,7 +187,7 @@ class Run:
         e, of = self.e, self.of
         height, width = self.images.given
         pads = of.conv.window.pads
-        image, row, column = self._place(number)
+        image, row, column = self._origin(number)
         top = e.share(row * e.i64(STEP) - e.i64(pads[0]))
         left = e.share(column * e.i64(STEP) - e.i64(pads[1]))
         x = self.buffers[of.conv.x]
@@ -291,11 +291,11 @@ class Run:
         at = point * e.i64(self.pitch_m) + row * e.i64(self.columns)
         sums = e.share(self.m_start + at + e.i64(left * VECTOR))
 
-        def place(number: int, vector: int, lane: Expr) -> Expr:
+        def offset_of(number: int, vector: int, lane: Expr) -> Expr:
             return sums + e.i64(number * self.columns + vector * VECTOR) + lane
 
         for number, vector, register, lane in each_register(e, registers):
-            before = self.m[place(number, vector, lane)]
+            before = self.m[offset_of(number, vector, lane)]
             if isinstance(begin, bool):
                 e.store(register, e.f32(0.0) if begin else before, lane)
             else:
@@ -310,13 +310,13 @@ class Run:
                 lambda vector, lane: self.u[k + e.i64(vector * VECTOR) + lane],
             )  # fmt: skip
         for number, vector, register, lane in each_register(e, registers):
-            e.store(self.m, register[lane], place(number, vector, lane))
+            e.store(self.m, register[lane], offset_of(number, vector, lane))
 
     def _output(self, number: Expr, tile: Expr, panel: Panel) -> None:
         """Take a tile's sums back, and write its results."""
         e, of, to, bias = self.e, self.of, panel.to, panel.bias
         height, width = self.images.made
-        image, row, column = self._place(number)
+        image, row, column = self._origin(number)
         top, left = e.share(row * e.i64(STEP)), e.share(column * e.i64(STEP))
         results = e.scratch(STEP * STEP * VECTOR)
         high = e.share(e.minimum(e.i64(STEP), height - top))

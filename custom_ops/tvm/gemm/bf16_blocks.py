@@ -81,12 +81,12 @@ def tile_block(
         sums: Rows of `PAIRS` float32, and the element that they begin at.
     """
     (start, strip), (rows, columns) = at, shape
-    places = {
+    offsets = {
         2 * row + column: e.share(sums[1] + e.i64(row * TILE * PAIRS + column * TILE))
         for row in range(rows)
         for column in range(columns)
     }
-    _begin(e, places, sums[0], steps.is_new)
+    _begin(e, offsets, sums[0], steps.is_new)
     stride, width = e.i64(of.stride * 2), e.i64(_TILE_ROW)
     begin = e.share(start + steps.left)
     across = strip * e.i64(of.depth * TILE) + steps.first * e.i64(PAIRS * TILE)
@@ -99,8 +99,8 @@ def tile_block(
         left = begin + step * e.i64(PAIRS)
         right = across + step * e.i64(PAIRS * TILE)
         for line in range(0 if turn is None else quarter * columns):
-            column, place = columns + line // quarter, line % quarter * PAIRS
-            e.prefetch(of.weight, right + turn + e.i64(column * of.depth * TILE + place))
+            column, offset = columns + line // quarter, line % quarter * PAIRS
+            e.prefetch(of.weight, right + turn + e.i64(column * of.depth * TILE + offset))
         for row in range(rows):
             for column in range(columns):
                 if row == 0:
@@ -109,17 +109,17 @@ def tile_block(
                 if column == 0:
                     e.load_tile(_A + row, of.a, left + e.i64(row * TILE * of.stride), stride)
                 e.multiply_tiles(2 * row + column, _A + row, _B + column)
-    for tile, place in places.items():
-        e.store_tile(tile, sums[0], place, e.i64(PAIRS * 4))
+    for tile, offset in offsets.items():
+        e.store_tile(tile, sums[0], offset, e.i64(PAIRS * 4))
 
 
-def _begin(e: Bf16Emitter, places: Mapping[int, Expr], sums: Buffer, is_new: Expr | None) -> None:
+def _begin(e: Bf16Emitter, offsets: Mapping[int, Expr], sums: Buffer, is_new: Expr | None) -> None:
     with e.block() as new:
-        for tile in places:
+        for tile in offsets:
             e.clear_tile(tile)
     with e.block() as old:
-        for tile, place in places.items():
-            e.load_tile(tile, sums, place, e.i64(PAIRS * 4))
+        for tile, offset in offsets.items():
+            e.load_tile(tile, sums, offset, e.i64(PAIRS * 4))
     e.branch(e.constant(1, "bool") if is_new is None else is_new, new, old)
 
 

@@ -93,8 +93,8 @@ class Bf16Emitter(TileEmitter):
 
     def pair(self, buffer: Buffer, start: Expr) -> Expr:
         """Return a vector of one pair of bfloat16, 16 times."""
-        one = self.tir.reinterpret("uint32", self.part(buffer, start, 2))
-        return self.tir.reinterpret("uint16x32", self.tir.Broadcast(one, TILE))
+        reinterpret = self.tir.reinterpret("uint32", self.part(buffer, start, 2))
+        return self.tir.reinterpret("uint16x32", self.tir.Broadcast(reinterpret, TILE))
 
     # ---- tiles
     def shape_tiles(self, shapes: Sequence[tuple[Expr, int]]) -> None:

@@ -62,8 +62,8 @@ class Finisher:
                 self._row(sums, (source, sink, column), width)
             e.when(e.constant(1, "bool") if is_result is None else is_result, finished)
 
-    def _row(self, sums: Buffer, place: tuple[Expr, Expr, Expr], width: int) -> None:
-        e, (source, sink, column) = self.e, place
+    def _row(self, sums: Buffer, position: tuple[Expr, Expr, Expr], width: int) -> None:
+        e, (source, sink, column) = self.e, position
         if width == PAIRS:
             self._whole_row(sums, source, sink, column)
             return
@@ -72,10 +72,10 @@ class Finisher:
                 at = e.i64(start + offset)
                 self._part(sums, (source + at, sink + at, column + at), count)
 
-    def _values(self, sums: Buffer, place: tuple[Expr, Expr, Expr], lane: Expr) -> list[Expr]:
-        """Return the results of a lane; `place`: in the sums, in the results, the column."""
+    def _values(self, sums: Buffer, position: tuple[Expr, Expr, Expr], lane: Expr) -> list[Expr]:
+        """Return the results of a lane; `position`: in the sums, in the results, the column."""
         e, finish = self.e, self.finish
-        source, sink, column = place
+        source, sink, column = position
         extras = []
         for number, of_columns in zip(finish.epilogue.extras, finish.of_columns, strict=True):
             raw = self.buffers[number][(column if of_columns else sink) + lane]
@@ -84,9 +84,9 @@ class Finisher:
         values = finish.epilogue.values(e, sums[source + lane], extras, kept)
         return [values[value.index] for value in finish.results]
 
-    def _part(self, sums: Buffer, place: tuple[Expr, Expr, Expr], count: int) -> None:
+    def _part(self, sums: Buffer, position: tuple[Expr, Expr, Expr], count: int) -> None:
         e = self.e
-        source, sink, column = (e.share(each) for each in place)
+        source, sink, column = (e.share(each) for each in position)
         with e.lanes(count) as lane:
             results = self._values(sums, (source, sink, column), lane)
             for number, value in enumerate(results, self.outputs):
@@ -105,8 +105,8 @@ class Finisher:
         for half in range(2):
             at = e.i64(half * VECTOR)
             with e.vector(VECTOR) as lane:
-                place = (source + at, sink + at, column + at)
-                for number, value in zip(numbers, self._values(sums, place, lane), strict=True):
+                position = (source + at, sink + at, column + at)
+                for number, value in zip(numbers, self._values(sums, position, lane), strict=True):
                     if number in narrow:
                         e.store(narrow[number][half], value, lane)
                     else:

@@ -35,7 +35,7 @@ def copy_patches(
     window, channels = of.window, of.channels
     depth = prod(window.kernel) * channels
     with e.loop(pixels[1]) as index:
-        image, y, x = _place(e, pixels[0] + index, of)
+        image, y, x = _pixel_offsets(e, pixels[0] + index, of)
         top = e.share(y * e.i64(window.strides[0]) - e.i64(window.pads[0]))
         left = e.share(x * e.i64(window.strides[1]) - e.i64(window.pads[1]))
         to = e.share(origin + index * e.i64(stride))
@@ -48,7 +48,7 @@ def copy_patches(
         clear_run(e, buffer, e.share(to + e.i64(depth)), -depth % PAIRS)
 
 
-def _place(e: Bf16Emitter, pixel: Expr, of: Patches) -> tuple[Expr, Expr, Expr]:
+def _pixel_offsets(e: Bf16Emitter, pixel: Expr, of: Patches) -> tuple[Expr, Expr, Expr]:
     """Return the image, line and column of a pixel of the result."""
     height, width = of.result
     image = e.share(e.divide_down(pixel, height * width))
@@ -65,7 +65,7 @@ def _copy_line(
     e: Bf16Emitter,
     source: tuple[Buffer, Expr],
     sink: tuple[Buffer, Expr],
-    place: tuple[Expr, Expr],
+    offsets: tuple[Expr, Expr],
     of: Patches,
 ) -> None:
     """Emit the copy of one line of a patch.
@@ -74,10 +74,10 @@ def _copy_line(
         e: The emitter that writes the statements.
         source: The image, and the number of the line's first pixel in it.
         sink: And where the line goes.
-        place: The column that the line begins in, and whether it is one of the image.
+        offsets: The column that the line begins in, and whether it is one of the image.
         of: The geometry.
     """
-    (image, begin), (buffer, to), (left, is_line) = source, sink, place
+    (image, begin), (buffer, to), (left, is_line) = source, sink, offsets
     width, dilation, channels = of.window.kernel[1], of.window.dilations[1], of.channels
 
     def each() -> None:

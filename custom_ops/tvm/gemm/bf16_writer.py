@@ -183,7 +183,9 @@ class Writer:
         """Emit a panel of whichever width: the last one may be narrower."""
         panels = self.of.panels
         width = self.form.columns - PAIRS * (panels - 1)
-        self.e.last_apart(piece.panel, panels, PAIRS, width, lambda one: self._panel(piece, one))
+        self.e.peel_last(
+            piece.panel, panels, PAIRS, width, lambda number: self._panel(piece, number)
+        )
 
     def _panel(self, piece: Piece, width: int) -> None:
         if self.has_tiles:

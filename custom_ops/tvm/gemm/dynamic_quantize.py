@@ -53,10 +53,10 @@ def _of_halves(name: str, comparison: str, lanes: int, left: int) -> str:
     for width in (width for width in widths if width >= left):
         whole, kind = f"<{2 * width} x float>", f"<{width} x float>"
         for part, first in (("low", 0), ("high", width)):
-            places = ", ".join(f"i32 {first + lane}" for lane in range(width))
+            positions = ", ".join(f"i32 {first + lane}" for lane in range(width))
             lines.append(
                 f"  %{part}{width} = shufflevector {whole} %{last}, {whole} poison,"
-                f" <{width} x i32> <{places}>"
+                f" <{width} x i32> <{positions}>"
             )
         low, high = f"%low{width}", f"%high{width}"
         lines.append(f"  %is{width} = fcmp {comparison} {kind} {low}, {high}")

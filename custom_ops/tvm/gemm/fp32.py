@@ -222,7 +222,7 @@ class _Writer:
         """Compute the tiles from `first` on of whichever panel; the last may be narrower."""
         panels, _, width = self.product.packed
         left = self.product.columns - (panels - 1) * width
-        self.e.last_apart(
+        self.e.peel_last(
             panel, panels, width, left, lambda columns: self._tiles(panel, first, columns)
         )
 

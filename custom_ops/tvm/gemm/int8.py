@@ -63,7 +63,8 @@ def multiply_picoseconds(of: Int8Form, level: str) -> float:
 def finish_picoseconds(of: Int8Form) -> int:
     """Return the time from sums to a result."""
     flops = sum(
-        one.epilogue.flops if isinstance(one, Floats) else _FLOPS_OF_STAGE for one in of.stages
+        stage.epilogue.flops if isinstance(stage, Floats) else _FLOPS_OF_STAGE
+        for stage in of.stages
     )
     return flops * _PICOSECONDS_PER_FLOP
 
@@ -174,9 +175,9 @@ class _Writer:
             return
 
         def tile(index: Expr, height: int) -> None:
-            places = [e.share(top + index + e.i64(r)) for r in range(height)]
-            sinks = [e.share(one * e.i64(self.of.columns) + panel.column) for one in places]
-            self.tiles.tile(self._rows_at(places), sinks, panel)
+            row_indices = [e.share(top + index + e.i64(r)) for r in range(height)]
+            sinks = [e.share(row * e.i64(self.of.columns) + panel.column) for row in row_indices]
+            self.tiles.tile(self._rows_at(row_indices), sinks, panel)
 
         self.tiles.each_tile(count, tile, self._known)
 
@@ -192,10 +193,10 @@ class _Writer:
         left = e.share(e.minimum(count - first, e.i64(TILE)))
         return Strip(e.share(row * e.i64(self.of.depth)), left, sink)
 
-    def _rows_at(self, places: list[Expr]) -> tuple[Buffer, list[Expr]]:
+    def _rows_at(self, row_indices: list[Expr]) -> tuple[Buffer, list[Expr]]:
         """Return where rows lie, given their numbers: without VNNI in a copy in 16 bits."""
         e, depth, x = self.e, self.of.depth, self.buffers[self.of.x]
-        tops = [e.share(place * e.i64(depth)) for place in places]
+        tops = [e.share(row * e.i64(depth)) for row in row_indices]
         if e.has_dot4:
             return x, tops
         buffer, origin = self.wide_rows

@@ -15,7 +15,7 @@ from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH
 
 from ..tile.registers import VECTOR
 from .bf16_emitter import TILE
-from .int8_finish import Place
+from .int8_finish import OutputVector
 from .int8_tiles import Depth, Int8Tiles, Opened
 from .nbits_emitter import BYTES
 
@@ -135,9 +135,9 @@ class AmxTiles(Int8Tiles):
                 return
             with e.block() as both:
                 self.block(x, pitch, [upper, strip_at(e.share(first + e.i64(1)))], panel)
-            with e.block() as one:
+            with e.block() as block:
                 self.block(x, pitch, [upper], panel)
-            e.branch(first + e.i64(1) < count, both, one)
+            e.branch(first + e.i64(1) < count, both, block)
 
     def block(self, x: Buffer, pitch: int, strips: Sequence[Strip], panel: Opened) -> None:
         """Emit a block: its sums, then its results.
@@ -157,8 +157,8 @@ class AmxTiles(Int8Tiles):
         self._each_line(partial(self._add_strips, (x, pitch, tops), panel))
         for number in range(len(strips) * panel.vectors):
             row, vector = divmod(number, panel.vectors)
-            place = e.share(self.origin + e.i64(row * TILE * WIDTH + vector * VECTOR))
-            e.store_tile(2 * row + vector, self.sums, place, e.i64(WIDTH * 4))
+            at_vector = e.share(self.origin + e.i64(row * TILE * WIDTH + vector * VECTOR))
+            e.store_tile(2 * row + vector, self.sums, at_vector, e.i64(WIDTH * 4))
         for number, strip in enumerate(strips):
             self._finish(e.share(self.origin + e.i64(number * TILE * WIDTH)), strip, panel)
 
@@ -237,6 +237,6 @@ class AmxTiles(Int8Tiles):
                 for vector in range(panel.vectors):
                     at = e.share(sums + row * e.i64(WIDTH) + e.i64(vector * VECTOR))
                     width = VECTOR if vector < panel.vectors - 1 else panel.lanes
-                    place = Place(e.share(sink + e.i64(vector * VECTOR)), width, vector)
-                    self.finisher.write(e.part(self.sums, at, VECTOR), place)
+                    at_vector = OutputVector(e.share(sink + e.i64(vector * VECTOR)), width, vector)
+                    self.finisher.write(e.part(self.sums, at, VECTOR), at_vector)
             e.when(e.constant(1, "bool") if is_row is None else is_row, finished)

@@ -118,9 +118,11 @@ def _blocks(number: int) -> str:
     """Return the function of the given blocks of 128 bits of four vectors of int32."""
 
     def shuffle(name: str, a: str, b: str, *, odd: bool) -> str:
-        places = [4 * block + lane for block in (1, 3) for lane in range(4)]
-        places = places if odd else [place - 4 for place in places]
-        lanes = ", ".join(f"i32 {place}" for place in (*places, *(16 + p for p in places)))
+        positions = [4 * block + lane for block in (1, 3) for lane in range(4)]
+        positions = positions if odd else [position - 4 for position in positions]
+        lanes = ", ".join(
+            f"i32 {position}" for position in (*positions, *(16 + p for p in positions))
+        )
         kind = "<16 x i32>"
         return f"  %{name} = shufflevector {kind} %{a}, {kind} %{b}, {kind} <{lanes}>"
 
@@ -401,8 +403,8 @@ class Int8Emitter(NBitsEmitter):
         """Return 16 neighbours of a tensor; those beyond `lanes` are 0, and not read."""
         if lanes == VECTOR:
             return self.part(buffer, at, VECTOR)
-        place, name = self.tir.address_of(buffer[at]), f"ortkit_some_{_LLVM_TYPES[dtype]}"
-        return self.tir.call_extern(f"{dtype}x{VECTOR}", name, place, self.i32(lanes))
+        pointer, name = self.tir.address_of(buffer[at]), f"ortkit_some_{_LLVM_TYPES[dtype]}"
+        return self.tir.call_extern(f"{dtype}x{VECTOR}", name, pointer, self.i32(lanes))
 
     def put_sixteen(self, buffer: Buffer, at: Expr, value: Expr, lanes: int, dtype: str) -> None:
         """Write the first `lanes` of 16 numbers, which become `dtype`."""
@@ -410,13 +412,13 @@ class Int8Emitter(NBitsEmitter):
         if lanes == VECTOR:
             self.put(buffer, at, value, VECTOR)
             return
-        place, kind = self.tir.address_of(buffer[at]), _LLVM_TYPES[dtype]
+        pointer, kind = self.tir.address_of(buffer[at]), _LLVM_TYPES[dtype]
         # Of one lane LLVM (TVM 0.27) writes all four bytes of an int32 that becomes a byte.
         call = (
-            self.tir.call_extern("int32", f"ortkit_put_first_{kind}", place, value)
+            self.tir.call_extern("int32", f"ortkit_put_first_{kind}", pointer, value)
             if lanes == 1
             else self.tir.call_extern(
-                "int32", f"ortkit_put_some_{kind}", place, value, self.i32(lanes)
+                "int32", f"ortkit_put_some_{kind}", pointer, value, self.i32(lanes)
             )
         )
         self._blocks[-1].statements.append(self.tir.Evaluate(call))
@@ -424,8 +426,8 @@ class Int8Emitter(NBitsEmitter):
     def looked_up(self, table: Buffer, values: Expr) -> Expr:
         """Return what a table of 256 bytes has for 16 bytes; both are int32."""
         if self.has_avx512:
-            place = self.tir.address_of(table[self.i64(0)])
-            return self.tir.call_extern(f"int32x{VECTOR}", "ortkit_lookup", values, place)
+            pointer = self.tir.address_of(table[self.i64(0)])
+            return self.tir.call_extern(f"int32x{VECTOR}", "ortkit_lookup", values, pointer)
         places, found = (self.local(VECTOR, "int32") for _ in range(2))
         self.store_row(places, values, 0, VECTOR)
         with self.unrolled(VECTOR) as lane:

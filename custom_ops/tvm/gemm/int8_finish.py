@@ -33,7 +33,7 @@ _FLOATS = f"float32x{VECTOR}"
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputVector:
     """16 results: where they lie in the result, how many there are, and in which vector."""
 
     at: Expr
@@ -128,25 +128,25 @@ class Finisher:
         """Return what the sums of a vector's columns begin with, int32."""
         return self.e.row(self.starts, vector * VECTOR, VECTOR)
 
-    def write(self, sums: Expr, place: Place) -> None:
+    def write(self, sums: Expr, at_vector: OutputVector) -> None:
         """Emit 16 results.
 
         Args:
             sums: int32.
-            place: Where to.
+            at_vector: Where to.
         """
         e = self.e
         whole = e.share_row(sums, VECTOR, "int32")
-        scaled = e.cast(whole, _FLOATS) * e.row(self.scales, place.vector * VECTOR, VECTOR)
+        scaled = e.cast(whole, _FLOATS) * e.row(self.scales, at_vector.vector * VECTOR, VECTOR)
         value = e.share_row(e.fenced(scaled), VECTOR, "float32")
         for number, stage in enumerate(self.of.stages):
             if number == self.of.kept:
                 value = e.share_row(value, VECTOR, "float32")
-                self._put(value, place, 1)
-            value = self._stage(stage, value, place)
-        self._put(value, place, 0)
+                self._put(value, at_vector, 1)
+            value = self._stage(stage, value, at_vector)
+        self._put(value, at_vector, 0)
 
-    def _stage(self, stage: Stage, value: Expr, place: Place) -> Expr:
+    def _stage(self, stage: Stage, value: Expr, at_vector: OutputVector) -> Expr:
         """Return what a stage makes: 16 float32 or, of bytes, int32."""
         e = self.e
         match stage:
@@ -155,13 +155,13 @@ class Finisher:
             case Dequantize(grid):
                 return e.share_row(self._widened(value, grid), VECTOR, "float32")
             case AddQuantized():
-                found = self._sum(stage, e.cast(value, _FLOATS), place)
+                found = self._sum(stage, e.cast(value, _FLOATS), at_vector)
                 return e.share_row(found, VECTOR, "int32")
             case Lookup(table):
                 found = e.looked_up(self.buffers[table], value)
                 return e.share_row(found, VECTOR, "int32")
             case Floats():
-                return self._floats(stage, value, place)
+                return self._floats(stage, value, at_vector)
 
     # ---- numbers that are inputs
     def _number(self, number: int) -> Expr:
@@ -206,13 +206,13 @@ class Finisher:
         steps = value if scale is None else value / self._all(self._number(scale))
         return self.e.nearest_within(steps, self._all(low), self._all(high)) + self._all(zero)
 
-    def _sum(self, stage: AddQuantized, value: Expr, place: Place) -> Expr:
+    def _sum(self, stage: AddQuantized, value: Expr, at_vector: OutputVector) -> Expr:
         """Return the sum as MLAS adds: fma(a, A / C, fma(b, B / C, fixed)), a the first one."""
-        e, first = self.e, place.vector * VECTOR
+        e, first = self.e, at_vector.vector * VECTOR
         if stage.is_row:
             other = e.row(self.rows[stage.other], first, VECTOR)
         else:
-            other = self._row_of(stage.other, place.at, place.lanes)
+            other = self._row_of(stage.other, at_vector.at, at_vector.lanes)
         other = e.share_row(e.cast(other, _FLOATS), VECTOR, "float32")
         ratio, ratio_of_second, fixed = self.prepared[stage]
         a, b = (value, other) if stage.is_first else (other, value)
@@ -220,8 +220,8 @@ class Finisher:
         found = e.fused(a, self._all(ratio), inner)
         return e.nearest_within(found, self._all(e.f32(0.0)), self._all(e.f32(255.0)))
 
-    def _floats(self, stage: Floats, value: Expr, place: Place) -> Expr:
-        e, first = self.e, place.vector * VECTOR
+    def _floats(self, stage: Floats, value: Expr, at_vector: OutputVector) -> Expr:
+        e, first = self.e, at_vector.vector * VECTOR
         source, sink = e.scratch(), e.scratch()
         e.store_row(source, value, 0, VECTOR)
         operands: list[Callable[[Expr], Expr]] = []
@@ -231,7 +231,7 @@ class Finisher:
             if is_row:
                 numbers = e.row(self.rows[number], first, VECTOR)
             else:
-                numbers = self._row_of(number, place.at, place.lanes)
+                numbers = self._row_of(number, at_vector.at, at_vector.lanes)
             if grid is not None:
                 numbers = self._widened(numbers, grid)
             e.store_row(some, numbers, 0, VECTOR)
@@ -242,7 +242,7 @@ class Finisher:
             e.store(sink, value, lane)
         return e.row(sink, 0, VECTOR)
 
-    def _put(self, value: Expr, place: Place, number: int) -> None:
+    def _put(self, value: Expr, at_vector: OutputVector, number: int) -> None:
         spec = self.of.signature.outputs[number]
         output = self.buffers[len(self.of.signature.inputs) + number]
-        self.e.put_sixteen(output, place.at, value, place.lanes, spec.dtype)
+        self.e.put_sixteen(output, at_vector.at, value, at_vector.lanes, spec.dtype)

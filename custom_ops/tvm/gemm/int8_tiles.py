@@ -15,7 +15,7 @@ from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH
 
 from ..tile.program import Panels
 from ..tile.registers import VECTOR
-from .int8_finish import Finisher, Place
+from .int8_finish import Finisher, OutputVector
 from .nbits_emitter import BYTES
 
 if TYPE_CHECKING:
@@ -180,8 +180,8 @@ class Int8Tiles:
             for own, sink in zip(totals, sinks, strict=True):
                 for vector, total in zip(vectors, own, strict=True):
                     width = VECTOR if vector < panel.vectors - 1 else panel.lanes
-                    place = Place(e.share(sink + e.i64(vector * VECTOR)), width, vector)
-                    self.finisher.write(e.sums(total), place)
+                    at_vector = OutputVector(e.share(sink + e.i64(vector * VECTOR)), width, vector)
+                    self.finisher.write(e.sums(total), at_vector)
 
     def _each_line(self, emit: Callable[[Expr, Expr], None]) -> None:
         """Emit lines, given how far each lies from a row's first, and its first group."""

@@ -181,11 +181,11 @@ class Bf16Writer(Writer):
         with e.loop(e.divide_up(count, PAIRS)) as index:
             at = e.share(sums[1] + index * e.i64(PAIRS * PAIRS))
             with e.loop(e.i64(2)) as strip, e.loop(e.i64(2)) as half:
-                place = e.share(at + strip * e.i64(TILE * PAIRS) + half * e.i64(TILE))
+                offset = e.share(at + strip * e.i64(TILE * PAIRS) + half * e.i64(TILE))
                 # LLVM read each number by itself otherwise, and put vectors together of them.
                 columns = [
                     e.share_row(
-                        e.alone(e.part(sums[0], place + e.i64(n * PAIRS), TILE)), TILE, "float32"
+                        e.alone(e.part(sums[0], offset + e.i64(n * PAIRS), TILE)), TILE, "float32"
                     )
                     for n in range(TILE)
                 ]

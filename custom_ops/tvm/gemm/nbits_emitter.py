@@ -185,8 +185,8 @@ class NBitsEmitter(Bf16Emitter):
 
     def thirty_two(self, buffer: Buffer, start: Expr) -> Expr:
         """Return 32 bytes."""
-        place = self.tir.address_of(buffer[start])
-        return self.tir.call_extern("uint8x32", "ortkit_load32", place)
+        pointer = self.tir.address_of(buffer[start])
+        return self.tir.call_extern("uint8x32", "ortkit_load32", pointer)
 
     def padded(self, buffer: Buffer, start: Expr, count: int, width: int) -> Expr:
         """Return 8, 16 or 32 bytes as 32 or 64: what follows them is 0."""
@@ -198,8 +198,8 @@ class NBitsEmitter(Bf16Emitter):
 
     def put_bytes(self, buffer: Buffer, start: Expr, value: Expr) -> None:
         """Write 64 bytes."""
-        place = self.tir.address_of(buffer[start])
-        call = self.tir.call_extern("int32", "ortkit_store64", place, value)
+        pointer = self.tir.address_of(buffer[start])
+        call = self.tir.call_extern("int32", "ortkit_store64", pointer, value)
         self._blocks[-1].statements.append(self.tir.Evaluate(call))
 
     def alone(self, value: Expr) -> Expr:
@@ -215,8 +215,8 @@ class NBitsEmitter(Bf16Emitter):
 
         In a loop LLVM would keep all of a tile's sums in registers, which its sums of bytes fill.
         """
-        place = self.tir.address_of(buffer[start])
-        call = self.tir.call_extern("int32", "ortkit_accumulate", place, a, b)
+        pointer = self.tir.address_of(buffer[start])
+        call = self.tir.call_extern("int32", "ortkit_accumulate", pointer, a, b)
         self._blocks[-1].statements.append(self.tir.Evaluate(call))
 
     def share_bytes(self, value: Expr) -> Expr:

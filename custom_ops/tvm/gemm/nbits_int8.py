@@ -177,10 +177,10 @@ def quantize_row(
         at = e.share(block * e.i64(of.block))
         sink = plain, e.share(origin + at)
         scale, total = quantize_block(e, (source[0], e.share(source[1] + at)), of.block, sink)
-        place = e.share(e.i64(number * of.count) + block)
-        e.store(rows.scales, scale, place)
+        offset = e.share(e.i64(number * of.count) + block)
+        e.store(rows.scales, scale, offset)
         if rows.sums is not None:
-            e.store(rows.sums, scale * e.cast(e.sum_int(total), "float32"), place)
+            e.store(rows.sums, scale * e.cast(e.sum_int(total), "float32"), offset)
     with e.loop(e.i64(chunks.whole)) as chunk:
         begin = e.share(origin + chunks.first_weight(e, chunk, is_last=False))
         _put_chunk(e, chunks, (plain, begin), rows, (number, chunk))
@@ -209,15 +209,15 @@ def _put_chunk(
     ]
     if chunks.of.bits == 4:
         whole = [e.share_bytes(make(*whole)) for make in (e.even_bytes, e.odd_bytes)]
-    place = e.share(e.i64(number * chunks.count) + chunk)
-    to = e.share(rows.begin + place * e.i64(chunks.width))
+    offset = e.share(e.i64(number * chunks.count) + chunk)
+    to = e.share(rows.begin + offset * e.i64(chunks.width))
     middle = e.everywhere(e.constant(int(chunks.of.middle) * _EACH_BYTE, "uint32"))
     total = e.tir.Broadcast(e.i32(0), VECTOR)
     for part, value in enumerate(whole):
         e.put_bytes(rows.values, to + e.i64(part * BYTES), value)
         total = e.share_row(e.dot4(total, middle, value), VECTOR, "int32")
     start = e.tir.Broadcast(e.i32(0), VECTOR) - total
-    e.put(rows.starts, place * e.i64(VECTOR), start, VECTOR)
+    e.put(rows.starts, offset * e.i64(VECTOR), start, VECTOR)
 
 
 def dot_column_int8(
@@ -267,9 +267,9 @@ def _dot_chunk(
     if of.bits == 4:
         parts = [e.share_bytes(make(weights)) for make in (e.low_nibbles, e.high_nibbles)]
     block = e.share(e.divide_down(first, of.block))
-    place = e.share(column * e.i64(of.count) + block)
-    e.prefetch(of.scale, place + e.i64(_SCALES_AHEAD // 4), NEAREST)
-    scale = e.part(of.scale, place, chunks.blocks)
+    offset = e.share(column * e.i64(of.count) + block)
+    e.prefetch(of.scale, offset + e.i64(_SCALES_AHEAD // 4), NEAREST)
+    scale = e.part(of.scale, offset, chunks.blocks)
     scale = e.share_row(scale, chunks.blocks, "float32") if chunks.blocks > 1 else e.share(scale)
     for row, total in enumerate(totals):
         here = e.share(e.i64(row * chunks.count) + chunk)

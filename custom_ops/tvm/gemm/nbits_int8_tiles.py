@@ -155,10 +155,10 @@ def round_rows(
             for line in range(0, of.block, VECTOR):  # of the next row
                 e.prefetch(buffer, start + at + e.i64(of.depth + line), NEAREST)
             scale, total = quantize_block(e, here, of.block, target, _OFFSET, order)
-            place = row * e.i64(sink.blocks) + block
-            e.store(sink.scales, scale, place)
+            offset = row * e.i64(sink.blocks) + block
+            e.store(sink.scales, scale, offset)
             if sink.sums is not None:
-                e.store(sink.sums, scale * e.cast(e.sum_int(total), "float32"), place)
+                e.store(sink.sums, scale * e.cast(e.sum_int(total), "float32"), offset)
 
 
 def unpack_panel(
@@ -200,17 +200,17 @@ def _unpack_blocks(
     span = min(BYTES, of.block * together)
     begin = sink.values[1] + e.i64(vector * VECTOR * part_of(of))
     begin = e.share(begin + number * e.i64(of.block * VECTOR))
-    place = e.share(number * e.i64(PAIRS) + e.i64(vector * VECTOR))
+    offset = e.share(number * e.i64(PAIRS) + e.i64(vector * VECTOR))
     zeros = e.local(VECTOR * together, "uint32")
     with e.loop(e.i64(VECTOR)) as lane:
         for index in range(together):
             block = e.share(first + e.i64(index))
             of_column = e.share(column + lane)
             scale = of.scale[of_column * e.i64(of.count) + block]
-            e.store(sink.scales, scale, place + e.i64(index * PAIRS) + lane)
+            e.store(sink.scales, scale, offset + e.i64(index * PAIRS) + lane)
             if sink.zeros is not None:
                 moved = (e.f32(of.middle) - of.zero_at(e, of_column, block)) * scale
-                e.store(sink.zeros, moved, place + e.i64(index * PAIRS) + lane)
+                e.store(sink.zeros, moved, offset + e.i64(index * PAIRS) + lane)
             elif of.zero is not None:
                 zero = e.cast(of.zero_at(e, of_column, block), "uint32")
                 each = zero * e.constant(_EACH_BYTE, "uint32")
@@ -232,7 +232,7 @@ def _unpack_blocks(
             e.store_row(total, e.dot4(e.row(total, 0, VECTOR), most, value), 0, VECTOR)
     for index, total in enumerate(totals):
         start = e.tir.Broadcast(e.i32(0), VECTOR) - e.row(total, 0, VECTOR)
-        e.put(sink.starts, place + e.i64(index * PAIRS), start, VECTOR)
+        e.put(sink.starts, offset + e.i64(index * PAIRS), start, VECTOR)
 
 
 def _zeros_of(e: NBitsEmitter, of: Blocks, zeros: Buffer, index: int) -> Expr:
@@ -340,20 +340,20 @@ def _tile(
     part = part_of(of)
     # One register addresses all sums, and one all rows: the rest are constants.
     corner = e.share(sums[1] + top * e.i64(PAIRS) + e.i64(first * VECTOR))
-    places = [
+    offsets = [
         [corner + e.i64(row * PAIRS + v * VECTOR) for v in range(vectors)] for row in range(height)
     ]
-    held = [[e.scratch() for _ in row] for row in places if shape.holds_sums]
+    sums_of_rows = [[e.scratch() for _ in row] for row in offsets if shape.holds_sums]
     with e.block() as begin:
-        for place in (one for row in places for one in row if not held):
-            e.put(sums[0], place, e.tir.Broadcast(e.f32(0.0), VECTOR), VECTOR)
-        for sum_ in (one for row in held for one in row):
+        for offset in (item for row in offsets for item in row if not sums_of_rows):
+            e.put(sums[0], offset, e.tir.Broadcast(e.f32(0.0), VECTOR), VECTOR)
+        for sum_ in (one for row in sums_of_rows for one in row):
             e.store_row(sum_, e.alone(e.tir.Broadcast(e.f32(0.0), VECTOR)), 0, VECTOR)
     with e.block() as go_on:
-        for row, each in zip(places, held, strict=False):
-            for place, sum_ in zip(row, each, strict=True):
-                e.store_row(sum_, e.alone(e.part(sums[0], place, VECTOR)), 0, VECTOR)
-    if held:
+        for row, each in zip(offsets, sums_of_rows, strict=False):
+            for offset, sum_ in zip(row, each, strict=True):
+                e.store_row(sum_, e.alone(e.part(sums[0], offset, VECTOR)), 0, VECTOR)
+    if sums_of_rows:
         e.branch(is_new, begin, go_on)
     else:
         e.when(is_new, begin)
@@ -416,16 +416,16 @@ def _tile(
                 found = rows.sums[of_rows + e.i64(number * rows.blocks)]
                 found = e.select(is_first, found, e.f32(0.0)) if parts > 1 else found
                 of_row = e.tir.Broadcast(e.share(found), VECTOR)
-                for sum_, zero in zip(held[number], zeros, strict=True):
+                for sum_, zero in zip(sums_of_rows[number], zeros, strict=True):
                     e.store_row(sum_, e.row(sum_, 0, VECTOR) + zero * of_row, 0, VECTOR)
             for v, total in enumerate(row):
                 whole = e.cast(e.row(total, 0, VECTOR), "float32x16")
-                if held:
-                    sum_ = held[number][v]
+                if sums_of_rows:
+                    sum_ = sums_of_rows[number][v]
                     added = e.row(sum_, 0, VECTOR) + whole * (scales[v] * factor)
                     e.store_row(sum_, e.alone(added), 0, VECTOR)
                 else:
-                    e.accumulate(sums[0], places[number][v], whole, scales[v] * factor)
-    for row, each in zip(places, held, strict=False):
-        for place, sum_ in zip(row, each, strict=True):
-            e.put(sums[0], place, e.row(sum_, 0, VECTOR), VECTOR)
+                    e.accumulate(sums[0], offsets[number][v], whole, scales[v] * factor)
+    for row, each in zip(offsets, sums_of_rows, strict=False):
+        for offset, sum_ in zip(row, each, strict=True):
+            e.put(sums[0], offset, e.row(sum_, 0, VECTOR), VECTOR)

@@ -99,9 +99,9 @@ class Blocks:
             return e.f32(self.middle)
         if self.bits == 8:
             return e.cast(self.zero[column * e.i64(self.count) + block], "float32")
-        place = column * e.i64(-(-self.count // 2)) + e.divide_down(block, 2)
+        offset = column * e.i64(-(-self.count // 2)) + e.divide_down(block, 2)
         shift = e.cast(e.tir.bitwise_and(block, e.i64(1)), "uint8") * e.u8(4)
-        return e.cast(e.tir.bitwise_and(self.zero[place] >> shift, e.u8(15)), "float32")
+        return e.cast(e.tir.bitwise_and(self.zero[offset] >> shift, e.u8(15)), "float32")
 
     def scale_at(self, e: Bf16Emitter, column: Expr, block: Expr) -> Expr:
         """Return a block's scale in all lanes."""
@@ -229,7 +229,7 @@ def dot_column(e: Bf16Emitter, of: Blocks, rows: Rows, count: int, column: Expr)
     # Blocks that do not wait for each other.
     together = min(max(1, (4 if count == 1 else 2) // of.block_steps), of.count)
     totals = [[e.scratch() for _ in range(count)] for _ in range(together)]
-    for total in (one for block in totals for one in block):
+    for total in (item for block in totals for item in block):
         e.store_row(total, e.tir.Broadcast(e.f32(0.0), VECTOR), 0, VECTOR)
     with e.loop(e.i64(of.count // together)) as turn:
         first = e.share(turn * e.i64(together))
@@ -283,8 +283,8 @@ def _dot_block(
         step = e.share(block * e.i64(of.block_steps) + e.i64(number))
         low, high = of.halves(e, column, step, e.f32(of.middle))
         for row, total in enumerate(sums):
-            place = e.share(rows.begin + e.i64(row * of.depth) + step * e.i64(STEP))
-            first, second = (e.part(rows.values, place + e.i64(n), VECTOR) for n in (0, VECTOR))
+            offset = e.share(rows.begin + e.i64(row * of.depth) + step * e.i64(STEP))
+            first, second = (e.part(rows.values, offset + e.i64(n), VECTOR) for n in (0, VECTOR))
             products = low * first + high * second
             if number:
                 products = e.row(total, 0, VECTOR) + low * first + high * second

@@ -90,7 +90,7 @@ class TileEmitter(Emitter):
         for start, width in parts(count % VECTOR):
             body(self.i64(full * VECTOR + start), width)
 
-    def last_apart(
+    def peel_last(
         self, number: Expr, count: int, whole: Size, last: Size, emit: Callable[[Size], None]
     ) -> None:
         """Emit number `number` of `count`, of which all but the last are `whole`."""

@@ -143,7 +143,7 @@ def write_vector(
     scratch: Buffer,
     epilogue: Epilogue,
     to: Destination,
-    place: tuple[Expr, Expr],
+    offsets: tuple[Expr, Expr],
     width: int,
 ) -> None:
     """Apply the epilogue to `width` elements and write them.
@@ -153,10 +153,10 @@ def write_vector(
         scratch: What was computed.
         epilogue: Applied.
         to: Where results go.
-        place: The first element in the scratch, and in the output.
+        offsets: The first element in the scratch, and in the output.
         width: At most a vector.
     """
-    start, at = (e.share(each) for each in place)
+    start, at = (e.share(each) for each in offsets)
     with e.lanes(width) as lane:
         extras = [extra[at + lane] for extra in to.extras]
         e.store(to.output, epilogue.write(e, scratch[start + lane], extras), at + lane)

@@ -147,7 +147,7 @@ class Panels:
     def each(self, e: TileEmitter, number: Expr, emit: Callable[[int, int], None]) -> None:
         """Emit a panel of whichever size, given its number."""
         sizes = self.size(0), self.size(self.count - 1)
-        e.last_apart(number, self.count, *sizes, lambda size: emit(*size))
+        e.peel_last(number, self.count, *sizes, lambda size: emit(*size))
 
 
 @dataclass(frozen=True)

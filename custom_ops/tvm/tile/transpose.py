@@ -24,8 +24,8 @@ def transposed(e: Emitter, rows: Sequence[Expr]) -> list[Expr]:
             lower = upper + size
             first = [n if not n & size else VECTOR + n - size for n in range(VECTOR)]
             second = [n + size if not n & size else VECTOR + n for n in range(VECTOR)]
-            for place, lanes in ((upper, first), (lower, second)):
+            for target, lanes in ((upper, first), (lower, second)):
                 fenced = e.fence(e.shuffled(rows[upper], rows[lower], lanes))
-                swapped[place] = e.share_row(fenced, VECTOR, "float32")
+                swapped[target] = e.share_row(fenced, VECTOR, "float32")
         rows, size = swapped, size * 2
     return rows

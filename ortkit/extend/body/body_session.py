@@ -34,8 +34,8 @@ def body_session(
 ) -> Callable[[Case], tuple[Array, ...]] | NoSession:
     """Return what runs a body on a case, or why nothing does."""
     ort = import_onnxruntime()
-    inputs = [one for one, flag in zip(op.schema.inputs, there, strict=True) if flag]
-    named = [(one.name, types[one.type.kind]) for one in inputs]
+    inputs = [op_input for op_input, flag in zip(op.schema.inputs, there, strict=True) if flag]
+    named = [(item.name, types[item.type.kind]) for item in inputs]
     model = _model(op, body, named, types)
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -48,7 +48,7 @@ def body_session(
         return NoSession(text, is_missing)
 
     def run(case: Case) -> tuple[Array, ...]:
-        arrays = [one for one in case.inputs if one is not None]
+        arrays = [array for array in case.inputs if array is not None]
         values = [
             ort.OrtValue.ortvalue_from_numpy(one)
             if one.dtype.name != "bfloat16"
@@ -77,15 +77,16 @@ def _model(
         return onnx.helper.make_tensor_value_info(name, code, None)
 
     node = onnx.helper.make_node(
-        op.name, [one[0] for one in inputs], [f"out_{name}" for name in op.schema.outputs],
+        op.name, [item[0] for item in inputs], [f"out_{name}" for name in op.schema.outputs],
         domain=op.domain,
     )  # fmt: skip
     node.attribute.extend(
         onnx.helper.make_attribute(
-            name, int(one.default) if isinstance(one.default, bool) else one.default
+            name,
+            int(attribute.default) if isinstance(attribute.default, bool) else attribute.default,
         )
-        for name, one in op.schema.attributes.items()
-        if one.default is not None and one.default != ()
+        for name, attribute in op.schema.attributes.items()
+        if attribute.default is not None and attribute.default != ()
     )
     graph = onnx.helper.make_graph(
         [node], "g", [info(name, dtype) for name, dtype in inputs],

@@ -45,7 +45,7 @@ def read_body(
     function.CopyFrom(found)
     function.domain, _, function.name = where.partition("::")
     function.ClearField("overload")
-    if any(one.is_variadic for one in schema.inputs):
+    if any(op_input.is_variadic for op_input in schema.inputs):
         raise UserError("a function has no variadic inputs, so this op has no body", where=where)
     for what, have, want in (
         ("inputs", len(function.input), len(schema.inputs) - len(absent)),
@@ -53,7 +53,7 @@ def read_body(
     ):
         if have != want:
             raise UserError(f"its body has {have} {what}, declared are {want}", where=where)
-    named = {*function.attribute, *(one.name for one in function.attribute_proto)}
+    named = {*function.attribute, *(item.name for item in function.attribute_proto)}
     if unknown := sorted(named - set(schema.attributes)):
         raise UserError(
             f"its body has an attribute {unknown[0]!r}, which is not declared", where=where
@@ -61,11 +61,15 @@ def read_body(
     _check_domains(function, where)
     del function.attribute[:]
     del function.attribute_proto[:]
-    for name, one in schema.attributes.items():
-        if one.default is None:
+    for name, attribute in schema.attributes.items():
+        if attribute.default is None:
             function.attribute.append(name)
         else:
-            value = int(one.default) if isinstance(one.default, bool) else one.default
+            value = (
+                int(attribute.default)
+                if isinstance(attribute.default, bool)
+                else attribute.default
+            )
             function.attribute_proto.append(onnx.helper.make_attribute(name, value))
     return function
 
@@ -105,7 +109,7 @@ def _from_model(model: onnx.ModelProto, where: str) -> onnx.FunctionProto:
     graph = model.graph
     constants = {initializer.name: initializer for initializer in graph.initializer}
     function = onnx.FunctionProto(name=graph.name)
-    function.input.extend(one.name for one in graph.input if one.name not in constants)
+    function.input.extend(item.name for item in graph.input if item.name not in constants)
     function.output.extend(one.name for one in graph.output)
     function.opset_import.extend(model.opset_import)
     for name, tensor in constants.items():
@@ -125,7 +129,7 @@ def _check_domains(function: onnx.FunctionProto, where: str) -> None:
 
 def opset_of(function: onnx.FunctionProto) -> int:
     """Return the version of the default domain that a body is written for."""
-    found = [one.version for one in function.opset_import if one.domain in ("", "ai.onnx")]
+    found = [item.version for item in function.opset_import if item.domain in ("", "ai.onnx")]
     return found[0] if found else 1
 
 
@@ -158,10 +162,12 @@ def _is_only_types(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
 
     def interface(schema: onnx.defs.OpSchema) -> object:
         attributes = {
-            name: (one.type, one.required, one.default_value.SerializeToString())
-            for name, one in schema.attributes.items()
+            name: (attribute.type, attribute.required, attribute.default_value.SerializeToString())
+            for name, attribute in schema.attributes.items()
         }
-        inputs = [(one.name, one.option) for one in schema.inputs]
+        inputs = [
+            (formal_parameter.name, formal_parameter.option) for formal_parameter in schema.inputs
+        ]
         return inputs, [(output.name, output.option) for output in schema.outputs], attributes
 
     return old.name in _STABLE and interface(old) == interface(new)

@@ -44,7 +44,9 @@ class Body:
             numbers: What the others are.
         """
         function = ir.serde.deserialize_function(proto)
-        constants: dict[str, Array] = {name: np.asarray(one) for name, one in numbers.items()}
+        constants: dict[str, Array] = {
+            name: np.asarray(number) for name, number in numbers.items()
+        }
         nodes = []
         for node in function:
             if node.op_type == "Constant" and not node.domain:
@@ -58,7 +60,7 @@ class Body:
 
     def is_pointwise(self) -> bool:
         """Say whether each element of the result depends on one of each input."""
-        is_scalar = all(one.size == 1 for one in self.constants.values())
+        is_scalar = all(constant.size == 1 for constant in self.constants.values())
         return is_scalar and all(
             node.op_type in POINTWISE and not node.domain and len(node.outputs) == 1
             for node in self.nodes
@@ -199,16 +201,16 @@ def _attributes(node: ir.Node) -> dict[str, object] | None:
     if any(one.is_ref() for one in node.attributes.values()):
         return None
     given = {
-        name: tuple(one.value) if isinstance(one.value, list | tuple) else one.value
-        for name, one in node.attributes.items()
+        name: tuple(item.value) if isinstance(item.value, list | tuple) else item.value
+        for name, item in node.attributes.items()
     }
     try:
         schema = onnx.defs.get_schema(node.op_type, domain=node.domain)
     except onnx.defs.SchemaError:
         return given
-    for name, one in schema.attributes.items():
-        if name not in given and one.default_value.name:
-            value = onnx.helper.get_attribute_value(one.default_value)
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.name:
+            value = onnx.helper.get_attribute_value(attribute.default_value)
             given[name] = value.decode() if isinstance(value, bytes) else value
     return given
 

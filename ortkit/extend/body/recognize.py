@@ -71,8 +71,8 @@ class RecogniseOps(GraphPass):
         for node in reversed(tuple(order.index)):
             if node.graph is not None:
                 _recognise(Site(scope, node, self.name), bodies, order)
-        for one in bodies:
-            _explain(one, scope, self.name)
+        for known in bodies:
+            _explain(known, scope, self.name)
 
 
 @dataclass(frozen=True)
@@ -90,21 +90,21 @@ class _Known:
     """Where most of the body was found."""
 
 
-def _explain(one: _Known, scope: Scope, pass_name: str) -> None:
+def _explain(known: _Known, scope: Scope, pass_name: str) -> None:
     """Say why an op was found nowhere; where it was refused that was said already."""
-    op, log = one.op, scope.log
+    op, log = known.op, scope.log
     found = [each.rule for each in log.hits if each.pass_name == pass_name]
     if op.name in found or any(each.rule == op.id for each in log.misses):
         return
-    if one.values is not None:
+    if known.values is not None:
         log.miss(pass_name, op.id, "no function of one value has its values", rule=op.id)
         return
-    nearest = one.nearest
+    nearest = known.nearest
     if nearest.end is None:
         reason = "no node of the model makes its result"
         log.miss(pass_name, op.id, reason, rule=op.id)
         return
-    of = plural(len(one.body.nodes), "node")
+    of = plural(len(known.body.nodes), "node")
     reason = f"{nearest.matched} of {of} match, and it has {nearest.lacks}"
     log.miss(pass_name, describe(nearest.end), f"{op.id}: {reason}", rule=op.id)
 
@@ -128,13 +128,15 @@ def _body(op: DeclaredOp, opset: int) -> _Known | str:
     if len(schema.outputs) != 1:
         return f"it has {len(schema.outputs)} outputs, and only ops with one are looked for"
     defaults = {
-        name: one.default for name, one in schema.attributes.items() if one.default is not None
+        name: op_attribute.default
+        for name, op_attribute in schema.attributes.items()
+        if op_attribute.default is not None
     }
     if len(defaults) != len(schema.attributes):
         absent = ", ".join(schema.attributes.keys() - defaults.keys())
         return f"an op is found with its attributes' defaults, and there is none of {absent}"
     dtype = next(iter(schema.choices()))
-    kinds = [dtype[one.type.kind] for one in schema.inputs]
+    kinds = [dtype[op_input.type.kind] for op_input in schema.inputs]
     plain, given, _ = specialized(proto, schema, kinds, defaults)
     numbers = {
         name: float(defaults[attribute])  # type: ignore[arg-type]
@@ -165,9 +167,9 @@ def _recognise(site: Site, bodies: Sequence[_Known], order: Order) -> None:
     by_value = [body for body in bodies if body.values is not None]
     if by_value:
         for cone in reversed(cones_at(site.scope, site.node, order)):
-            for one in by_value:
-                is_found = _is_same(cone, one)
-                if is_found and _write(site, one, Matched((cone.root,), cone.nodes), order):
+            for known in by_value:
+                is_found = _is_same(cone, known)
+                if is_found and _write(site, known, Matched((cone.root,), cone.nodes), order):
                     return
     for body in bodies:
         if body.values is not None:
@@ -178,18 +180,18 @@ def _recognise(site: Site, bodies: Sequence[_Known], order: Order) -> None:
             return
 
 
-def _is_same(cone: Cone, one: _Known) -> bool:
+def _is_same(cone: Cone, known: _Known) -> bool:
     try:
         values = cone.evaluate(_POINTS)
     except ValueError:
         return False
-    assert one.values is not None
-    return bool(np.isclose(values, one.values, rtol=_SAME, atol=1e-12, equal_nan=True).all())
+    assert known.values is not None
+    return bool(np.isclose(values, known.values, rtol=_SAME, atol=1e-12, equal_nan=True).all())
 
 
-def _write(site: Site, one: _Known, matched: Matched, order: Order) -> bool:
+def _write(site: Site, known: _Known, matched: Matched, order: Order) -> bool:
     """Put the op in place of the nodes; False, with the reason left, where they stay."""
-    op, scope = one.op, site.scope
+    op, scope = known.op, site.scope
     inside = set(matched.nodes)
     for node in matched.nodes[1:]:
         for value in node.outputs:
@@ -202,9 +204,9 @@ def _write(site: Site, one: _Known, matched: Matched, order: Order) -> bool:
     if not site.claim(op.name):
         return True
     _withdraw(scope, op)
-    if one.function.identifier() not in scope.model.functions:
-        one.function.metadata_props[KEPT_KEY] = op.id
-        scope.model.functions[one.function.identifier()] = one.function
+    if known.function.identifier() not in scope.model.functions:
+        known.function.metadata_props[KEPT_KEY] = op.id
+        scope.model.functions[known.function.identifier()] = known.function
     scope.import_domain(op.domain, op.version)
     scope.raise_ir_version(_FUNCTIONS_SINCE_IR)
     made = site.op(op.name, matched.inputs, domain=op.domain)
@@ -219,19 +221,19 @@ def _misfit(site: Site, op: DeclaredOp, values: Sequence[ir.Value]) -> str:
     """Say why values do not fit the op's declaration, empty if they do."""
     named: dict[str, object] = {}
     types: dict[str, str] = {}
-    for one, value in zip(op.schema.inputs, values, strict=True):
+    for op_input, value in zip(op.schema.inputs, values, strict=True):
         dtype = site.dtype(value)
-        if dtype is None or dtype.numpy().name not in one.type.dtypes:
-            return f"{one.name} is {dtype or 'of unknown type'}"
-        if types.setdefault(one.type.kind, dtype.numpy().name) != dtype.numpy().name:
-            return f"{one.name} is {dtype}, and {types[one.type.kind]} elsewhere"
+        if dtype is None or dtype.numpy().name not in op_input.type.dtypes:
+            return f"{op_input.name} is {dtype or 'of unknown type'}"
+        if types.setdefault(op_input.type.kind, dtype.numpy().name) != dtype.numpy().name:
+            return f"{op_input.name} is {dtype}, and {types[op_input.type.kind]} elsewhere"
         # The shape of one input of any number of axes does not matter.
-        if len(values) == 1 and len(one.type.dims) == 1 and one.type.star is not None:
+        if len(values) == 1 and len(op_input.type.dims) == 1 and op_input.type.star is not None:
             continue
         shape = site.scope.shapes.shape(value)
         if shape is None:
-            return f"the shape of {one.name} is not known"
-        if reason := _shape_misfit(one.name, one.type, shape, named):
+            return f"the shape of {op_input.name} is not known"
+        if reason := _shape_misfit(op_input.name, op_input.type, shape, named):
             return reason
     return ""
 

@@ -60,8 +60,8 @@ class RewriteRules(ModelPass):
 
         for index, rule in enumerate(self.rules):
             label = str(rule.name or f"rule {index}")
-            one = RewriteRuleSet([rule])
-            if not one.apply_to_model(model.clone()):
+            rewrite_rule_set = RewriteRuleSet([rule])
+            if not rewrite_rule_set.apply_to_model(model.clone()):
                 log.miss(self.name, label, "it matches nowhere")
             elif log.claim(self.name, label, f"rule{index}", label):
-                one.apply_to_model(model)
+                rewrite_rule_set.apply_to_model(model)

@@ -92,9 +92,9 @@ class NativeKernel:
                 raise KernelError("packing an input failed", where=self.form.op.id)
             addresses[pack.input] = index
         named = [sizes[symbol] for symbol in self.symbols]
-        by_place = {f"s{index}": size for index, size in enumerate(named)}
-        units = prod(value_of(unit, by_place) for unit in self.launch.units)
-        work = value_of(self.launch.points, by_place) * units * self.launch.picoseconds_per_point
+        by_symbol = {f"s{index}": size for index, size in enumerate(named)}
+        units = prod(value_of(unit, by_symbol) for unit in self.launch.units)
+        work = value_of(self.launch.points, by_symbol) * units * self.launch.picoseconds_per_point
         parts = max(1, min(threads, units, work // (1000 * _LEAST_NANOSECONDS)))
         fixed = [*map(ctypes.c_void_p, addresses), *map(ctypes.c_int64, named)]
 
@@ -106,7 +106,7 @@ class NativeKernel:
             codes = [part(0)]
         else:
             others = [_pool().submit(part, number) for number in range(1, parts)]
-            codes = [part(0), *(one.result() for one in others)]
+            codes = [part(0), *(other.result() for other in others)]
         if any(codes):
             raise KernelError(f"its kernel returned {max(codes)}", where=self.form.op.id)
 
@@ -150,7 +150,14 @@ class NativeOp:
         with self._lock:
             if key not in self._known:
                 self._known[key] = self._load(types, is_present)
-        return next((one for one in self._known[key] if one.takes(attributes, sizes)), None)
+        return next(
+            (
+                native_kernel
+                for native_kernel in self._known[key]
+                if native_kernel.takes(attributes, sizes)
+            ),
+            None,
+        )
 
     def _load(self, types: Types, is_present: tuple[bool, ...]) -> tuple[NativeKernel, ...]:
         if not self.op.bodies and not any(kernel.is_on_host for kernel in self.op.kernels):
@@ -164,9 +171,10 @@ class NativeOp:
 
     def _compiled(self, types: Types, is_present: tuple[bool, ...]) -> list[NativeKernel]:
         found = [
-            one
-            for one in forms_of(self.op, list(types.values()), "cpu")
-            if not isinstance(one, Form) or (one.types == types and one.is_present == is_present)
+            item
+            for item in forms_of(self.op, list(types.values()), "cpu")
+            if not isinstance(item, Form)
+            or (item.types == types and item.is_present == is_present)
         ]
         forms = [one for one in found if isinstance(one, Form)]
         reasons = [one[1] for one in found if not isinstance(one, Form)]
@@ -194,7 +202,7 @@ class NativeOp:
                          tuple((pack, loaded(pack.kernel)) for pack in one.packs))
             for form, one in kernels
         ]  # fmt: skip
-        return sorted(result, key=lambda one: len(one.packs))
+        return sorted(result, key=lambda native_kernel: len(native_kernel.packs))
 
 
 def _linked(kernels: Sequence[Kernel], path: Path) -> ctypes.CDLL:

@@ -160,7 +160,7 @@ def _generated(
     count: Callable[[int, int], None],
 ) -> Iterator[tuple[list[tuple[int, Kernel | CudaKernel | Refused]], int]]:
     """Compile what is made from bodies, for CPUs and then for CUDA."""
-    generated = [(index, *one) for index, one in enumerate(forms) if one[0].declared is None]
+    generated = [(index, *item) for index, item in enumerate(forms) if item[0].declared is None]
     cpu = [one for one in generated if one[2].traits.is_host]
     cuda = [one for one in generated if not one[2].traits.is_host]
     made: list[tuple[int, Kernel | CudaKernel | Refused]] = []
@@ -216,22 +216,22 @@ def _named(made: Sequence[tuple[Form, Kernel | CudaKernel]]) -> Iterator[NamedOp
         attributes = [name for name in names if name in used]
         yield NamedOp(
             op.domain, op.name, op.version,
-            tuple((types[one.type.kind], _kind(one)) for one in op.schema.inputs),
+            tuple((types[op_input.type.kind], _kind(op_input)) for op_input in op.schema.inputs),
             tuple(types[kind.kind] for kind in op.schema.outputs.values()),
             tuple(_attribute(op, name) for name in attributes),
             tuple(_kernel(form, kernel, attributes) for form, kernel in found),
         )  # fmt: skip
 
 
-def _kind(one: OpInput) -> int:
-    if one.is_variadic:
+def _kind(op_input: OpInput) -> int:
+    if op_input.is_variadic:
         return VARIADIC
-    return OPTIONAL if one.type.is_optional else REQUIRED
+    return OPTIONAL if op_input.type.is_optional else REQUIRED
 
 
 def _attribute(op: DeclaredOp, name: str) -> NamedAttribute:
-    one = op.schema.attributes[name]
-    return NamedAttribute(name, one.kind is float, _value(one.default))
+    attribute = op.schema.attributes[name]
+    return NamedAttribute(name, attribute.kind is float, _value(attribute.default))
 
 
 def _value(value: Attribute | None) -> float | int | None:

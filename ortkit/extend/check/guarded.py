@@ -131,7 +131,7 @@ def _ending(ended: Ended) -> str:
 def write_inputs(form: Form, case: Case, folder: Path, number: int) -> CallFiles:
     """Write the inputs of a call into files."""
     sizes = flat_sizes(case.sizes)
-    arrays = [one for one in case.inputs if one is not None]
+    arrays = [item for item in case.inputs if item is not None]
     for name in form.attributes:
         dtype = np.float32 if form.op.schema.attributes[name].kind is float else np.int64
         arrays.append(np.asarray(case.attributes[name], dtype))
@@ -153,8 +153,8 @@ def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> 
     sizes = flat_sizes(case.sizes)
     files = write_inputs(form, case, folder, number)
     symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
-    by_place = {f"s{index}": sizes[symbol] for index, symbol in enumerate(symbols)}
-    units = prod(value_of(extent, by_place) for extent in kernel.launch.units)
+    by_symbol = {f"s{index}": sizes[symbol] for index, symbol in enumerate(symbols)}
+    units = prod(value_of(extent, by_symbol) for extent in kernel.launch.units)
     return GuardedCall(
         files,
         tuple(sizes[symbol] for symbol in symbols),

@@ -150,15 +150,15 @@ class _Kernel:
             packed, problem = self._packed(call, tensors, at_end)
             if problem:
                 return problem
-            pointers = [ctypes.c_void_p(one.address) for one in (*packed, *outputs)]
+            pointers = [ctypes.c_void_p(item.address) for item in (*packed, *outputs)]
             sizes = [ctypes.c_int64(size) for size in call.sizes]
             for begin, end in pairwise(cut):
                 code = self.function(*pointers, *sizes, ctypes.c_int64(begin), ctypes.c_int64(end))
                 if code != 0:
                     return f"it returned {code}"
             for number, name in enumerate(self.job.names):
-                for one in {(*tensors, *outputs)[number], (*packed, *outputs)[number]}:
-                    if problem := one.problem(name):
+                for guarded in {(*tensors, *outputs)[number], (*packed, *outputs)[number]}:
+                    if problem := guarded.problem(name):
                         return problem
             results.append([output.bytes() for output in outputs])
         if any(result != results[0] for result in results):
@@ -199,7 +199,7 @@ class _Kernel:
         for source, result in self.job.inplace:
             outputs[result] = tensors[source]
         packed, _ = self._packed(call, tensors, at_end=True)
-        pointers = [ctypes.c_void_p(one.address) for one in (*packed, *outputs)]
+        pointers = [ctypes.c_void_p(guarded.address) for guarded in (*packed, *outputs)]
         sizes = [ctypes.c_int64(size) for size in call.sizes]
         self.function(*pointers, *sizes, ctypes.c_int64(0), ctypes.c_int64(call.units))
         if [output.bytes() for output in outputs] != want:

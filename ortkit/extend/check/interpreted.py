@@ -66,25 +66,25 @@ def _call(form: Form, case: Case, folder: Path, number: int) -> InterpretedCall:
     source, grid = found
     step = source.steps[0]
     symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
-    by_place = {f"s{index}": sizes[symbol] for index, symbol in enumerate(symbols)}
+    by_symbol = {f"s{index}": sizes[symbol] for index, symbol in enumerate(symbols)}
     return InterpretedCall(
         files,
         text=step.text,
         entry=step.entry,
         # As in a session, where nothing is to be written nothing is launched.
         grid=tuple(grid) if any(files.outputs) else (0, 0, 0),
-        arguments=tuple(_argument(step, parameter, by_place) for parameter in step.parameters),
+        arguments=tuple(_argument(step, parameter, by_symbol) for parameter in step.parameters),
     )
 
 
 def _argument(step: StepSource, parameter: Parameter, sizes: Mapping[str, int]) -> Argument:
     argument = parameter.argument
     if argument.kind == "map":
-        one = step.maps[argument.index]
+        map_ = step.maps[argument.index]
         dims, strides = (
-            tuple(value_of(size, sizes) for size in each) for each in (one.dims, one.strides)
+            tuple(value_of(size, sizes) for size in each) for each in (map_.dims, map_.strides)
         )
         type_ = parameter.type.removeprefix("tensordesc<").partition("[")[0]
-        return Argument("map", f"*{type_}", one.tensor, (dims, strides, tuple(parameter.box)))
+        return Argument("map", f"*{type_}", map_.tensor, (dims, strides, tuple(parameter.box)))
     value = argument.index if argument.extent is None else value_of(argument.extent, sizes)
     return Argument(argument.kind, parameter.type, value)

@@ -77,27 +77,27 @@ def _problem(
     contents = [path.read_bytes() for path in call.files.inputs]
     tensors = [Guarded(content, len(content), at_end=at_end) for content in contents]
     outputs = [Guarded(None, size, at_end=at_end) for size in call.files.outputs]
-    places = [*tensors, *outputs]
-    arguments = [_value(argument, places, contents) for argument in call.arguments]
+    buffers = [*tensors, *outputs]
+    arguments = [_value(argument, buffers, contents) for argument in call.arguments]
     if all(call.grid):
         function = getattr(module_of(call.text, job.folder, known), call.entry)
         try:
             function[call.grid](*arguments)
         except Exception as error:  # noqa: BLE001  the user's code, and the interpreter's own
             return " ".join(f"it raised {type(error).__name__}: {error}".split())
-    for name, one in zip(job.names, places, strict=True):
-        if problem := one.problem(name):
+    for name, guarded in zip(job.names, buffers, strict=True):
+        if problem := guarded.problem(name):
             return problem
-    for path, one in zip(call.files.results, outputs, strict=True):
-        path.write_bytes(one.bytes())
+    for path, guarded in zip(call.files.results, outputs, strict=True):
+        path.write_bytes(guarded.bytes())
     return ""
 
 
-def _value(argument: Argument, places: Sequence[Guarded], contents: Sequence[bytes]) -> Any:
+def _value(argument: Argument, buffers: Sequence[Guarded], contents: Sequence[bytes]) -> Any:
     if argument.kind == "tensor":
-        return Tensor(places[argument.value].address, argument.type)
+        return Tensor(buffers[argument.value].address, argument.type)
     if argument.map is not None:
-        return descriptor(Tensor(places[argument.value].address, argument.type), *argument.map)
+        return descriptor(Tensor(buffers[argument.value].address, argument.type), *argument.map)
     if argument.kind == "number":
         form = "<f" if argument.type == "fp32" else "<q"
         return struct.unpack(form, contents[argument.value])[0]

@@ -43,7 +43,7 @@ class Case:
 
     @property
     def is_present(self) -> tuple[bool, ...]:
-        return tuple(one is not None for one in self.inputs)
+        return tuple(array is not None for array in self.inputs)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -71,22 +71,22 @@ def cases_of(
     """
     schema = op.schema
     attributes = {
-        name: one.default if one.default is not None else _some(one.kind)
-        for name, one in schema.attributes.items()
+        name: attribute.default if attribute.default is not None else _some(attribute.kind)
+        for name, attribute in schema.attributes.items()
     }
     formal = expanded(schema.inputs, there)
     for number, sizes in enumerate(_sizes(op, rules, more)):
         draw = np.random.default_rng([seed, number, zlib.crc32(op.id.encode())])
         arrays: list[Array | None] = []
         shapes = []
-        for one, is_present in zip(formal, there, strict=True):
-            shape = sizes.shape(one.type)
+        for op_input, is_present in zip(formal, there, strict=True):
+            shape = sizes.shape(op_input.type)
             assert shape is not None
             if not is_present:
                 arrays.append(None)
                 continue
-            arrays.append(_values(draw, shape, types[one.type.kind], number))
-            shapes.append(f"{one.name}{list(shape)}")
+            arrays.append(_values(draw, shape, types[op_input.type.kind], number))
+            shapes.append(f"{op_input.name}{list(shape)}")
         words = " ".join(dict.fromkeys(types.values()))
         yield Case(f"{words} {' '.join(shapes)}", types, tuple(arrays), attributes, sizes)
 
@@ -100,7 +100,7 @@ def _sizes(
     op: DeclaredOp, rules: Sequence[SizeRule], more: Sequence[Mapping[str, int]]
 ) -> Iterator[Sizes]:
     """Yield sizes: odd ones, then each name by itself, and the numbers of axes."""
-    kinds = [one.type for one in op.schema.inputs]
+    kinds = [op_input.type for op_input in op.schema.inputs]
     names = list(dict.fromkeys(
         name for kind in kinds for dim in kind.dims if not dim.is_star for name in dim.names
     ))  # fmt: skip

@@ -180,9 +180,11 @@ class _Check:
         traits = traits_of(target)
         where = "" if traits.is_host else f" on {traits.title}"
         self.notes += [
-            f"no kernel for {one[0]}{where}: {one[1]}" for one in found if isinstance(one, tuple)
+            f"no kernel for {item[0]}{where}: {item[1]}"
+            for item in found
+            if isinstance(item, tuple)
         ]
-        return [one for one in found if isinstance(one, Form)]
+        return [form for form in found if isinstance(form, Form)]
 
     def _refused(self, form: Form, reason: str) -> None:
         if form.declared is None:
@@ -230,8 +232,10 @@ class _Check:
         if not narrow or any("float64" not in self.op.schema.kinds[kind] for kind in narrow):
             return None
         inputs = [
-            one.astype(np.float64) if one is not None and one.dtype.name in _NARROW else one
-            for one in case.inputs
+            array.astype(np.float64)
+            if array is not None and array.dtype.name in _NARROW
+            else array
+            for array in case.inputs
         ]
         try:
             return self.op.compute(inputs, case.attributes)
@@ -262,7 +266,7 @@ class _Check:
         """Note a fault; `form` is the kernel's, if it was written and not generated."""
         if form is not None and form.declared is not None:
             problem = f"{form.declared.name}: {problem}"
-        if what == "body" and any(one is not None and not one.size for one in case.inputs):
+        if what == "body" and any(array is not None and not array.size for array in case.inputs):
             # Some kernels of ONNX Runtime refuse empty tensors, or leave garbage (MatMulInteger
             # of 1.31.1 where nothing is summed): no fault of the body's, which others show.
             text = _reason(problem)
@@ -277,7 +281,9 @@ class _Check:
         if not self.op.bodies:
             return None
         absent = [
-            one.name for one, flag in zip(self.op.schema.inputs, there, strict=True) if not flag
+            op_input.name
+            for op_input, flag in zip(self.op.schema.inputs, there, strict=True)
+            if not flag
         ]
         body = self.op.bodies.get(frozenset(absent))
         if body is None:
@@ -308,8 +314,11 @@ def _tuned(form: Form, target: Target) -> list[dict[str, int]]:
 
     split = form.declared.options.split
     return [
-        {name: 2 * size + 3 if name == split else size for name, size in one.sizes.items()}
-        for one in traced_for(form, target.resolved(), [])
+        {
+            name: 2 * size + 3 if name == split else size
+            for name, size in traced_schedule.sizes.items()
+        }
+        for traced_schedule in traced_for(form, target.resolved(), [])
     ]
 
 

@@ -73,7 +73,7 @@ class DeclaredOp:
         Raises:
             UserError: Something does not fit the declaration.
         """
-        arrays = [None if one is None else np.asarray(one) for one in inputs]
+        arrays = [None if item is None else np.asarray(item) for item in inputs]
         results = self.compute(arrays, attributes)
         return results[0] if len(results) == 1 else results
 
@@ -86,8 +86,10 @@ class DeclaredOp:
             UserError: Something does not fit.
         """
         given = checked_attributes(self.schema, attributes, self.id)
-        there = [(one, array) for one, array in self.formal(inputs) if array is not None]
-        types = self.schema.bind_types([(one, array.dtype.name) for one, array in there], self.id)
+        there = [(op_input, array) for op_input, array in self.formal(inputs) if array is not None]
+        types = self.schema.bind_types(
+            [(item, array.dtype.name) for item, array in there], self.id
+        )
         sizes = Sizes()
         sizes.learn([(one.name, one.type, array.shape) for one, array in there], self.id)
         results = self.reference(*inputs, **given)
@@ -128,7 +130,7 @@ class DeclaredOp:
             UserError: The node does not fit the declaration.
         """
         checked_attributes(self.schema, attributes, self.id)
-        there = [(one, dtype) for one, dtype in self.formal(dtypes) if dtype is not None]
+        there = [(op_input, dtype) for op_input, dtype in self.formal(dtypes) if dtype is not None]
         types = self.schema.bind_types(there, self.id)
         return tuple(types[kind.kind] for kind in self.schema.outputs.values())
 

@@ -16,7 +16,7 @@ from ortkit.targets.catalog import Kind, kind_of_backend, traits_of
 
 Constant = bool | int | float | str | None
 #: What each backend makes kernels for.
-TARGETS: Mapping[str, Kind] = {one: kind_of_backend(one) for one in ("tvm", "triton")}
+TARGETS: Mapping[str, Kind] = {item: kind_of_backend(item) for item in ("tvm", "triton")}
 #: Of a variadic input, where a kernel does not say for how many tensors it is.
 _COUNTS = (1, 2, 3, 4)
 
@@ -77,7 +77,7 @@ class KernelOptions:
         """Return how much of each axis of a tensor is copied at once."""
         found = (self.constants.get(box, 0) if isinstance(box, str) else box
                  for box in self.boxes[name])  # fmt: skip
-        return tuple(one if isinstance(one, int) else 0 for one in found)
+        return tuple(item if isinstance(item, int) else 0 for item in found)
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,14 @@ class DeclaredKernel:
         """Say whether it is for these element types and these inputs of its op."""
         kinds = schema.kinds
         chosen = [dtype for kind, dtype in types.items() if len(kinds[kind]) > 1]
-        if self.options.dtypes and any(one not in self.options.dtypes for one in chosen):
+        if self.options.dtypes and any(item not in self.options.dtypes for item in chosen):
             return False
         inputs = schema.inputs
         if inputs[-1].is_variadic:
             return len(is_present) - len(inputs) + 1 in self.options.counts
-        absent = {one.name for one, flag in zip(inputs, is_present, strict=True) if not flag}
+        absent = {
+            op_input.name for op_input, flag in zip(inputs, is_present, strict=True) if not flag
+        }
         return absent == self.options.without
 
 

@@ -29,7 +29,7 @@ def attributes_of(op: DeclaredOp, kernel: DeclaredKernel) -> tuple[str, ...]:
         UserError: Its signature cannot be read.
     """
     if is_prim_func(kernel.function):
-        names = {str(one.name) for one in kernel.function.params}
+        names = {str(param.name) for param in kernel.function.params}
     else:
         try:
             parameters = inspect.signature(python_function(kernel.function)).parameters

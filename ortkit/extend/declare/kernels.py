@@ -83,7 +83,7 @@ def _check(op: DeclaredOp, backend: str, options: KernelOptions, where: str) -> 
                 f"the op has no element type {dtype!r}", where=where,
                 fix=f"use {', '.join(sorted(known))}",
             )  # fmt: skip
-    optional = {one.name for one in op.schema.inputs if one.type.is_optional}
+    optional = {op_input.name for op_input in op.schema.inputs if op_input.type.is_optional}
     for name in options.without:
         if name not in optional:
             raise UserError(f"the input {name!r} is not optional", where=where)
@@ -117,7 +117,9 @@ def _check_boxes(op: DeclaredOp, options: KernelOptions, where: str) -> None:
         raise UserError(
             f"{options.workers} additional warps", where=where, fix="they come in groups of 4"
         )
-    kinds = {one.name: one.type for one in op.schema.inputs} | dict(op.schema.outputs)
+    kinds = {op_input.name: op_input.type for op_input in op.schema.inputs} | dict(
+        op.schema.outputs
+    )
     for name in options.boxes:
         if name not in kinds:
             raise UserError(
@@ -130,7 +132,7 @@ def _check_boxes(op: DeclaredOp, options: KernelOptions, where: str) -> None:
                 f"a box of {len(box)} axes of {name}, which has {rank}", where=where,
                 fix=f"give a size for each of 2 to {_MOST_AXES_OF_BOX} axes",
             )  # fmt: skip
-        if any(one & (one - 1) or not 0 < one <= _MOST_OF_BOX for one in box):
+        if any(item & (item - 1) or not 0 < item <= _MOST_OF_BOX for item in box):
             raise UserError(
                 f"a box of {options.boxes[name]} of {name}", where=where,
                 fix=f"use powers of two up to {_MOST_OF_BOX}, or constants that are",
@@ -147,13 +149,13 @@ def presences(op: DeclaredOp, kernel: DeclaredKernel) -> list[tuple[bool, ...]]:
     inputs = op.schema.inputs
     if inputs[-1].is_variadic:
         return [(True,) * (len(inputs) - 1 + count) for count in kernel.options.counts]
-    return [tuple(one.name not in kernel.options.without for one in inputs)]
+    return [tuple(op_input.name not in kernel.options.without for op_input in inputs)]
 
 
 def words_of(op: DeclaredOp, kernel: DeclaredKernel, is_present: Sequence[bool]) -> Words:
     """Return the sizes and constants that a kernel's texts may name."""
     inputs = expanded(op.schema.inputs, is_present)
-    kinds = [one.type for one, flag in zip(inputs, is_present, strict=True) if flag]
+    kinds = [op_input.type for op_input, flag in zip(inputs, is_present, strict=True) if flag]
     kinds += op.schema.outputs.values()
     names = dict.fromkeys(name for kind in kinds for dim in kind.dims for name in dim.names)
     constants = {

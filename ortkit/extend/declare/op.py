@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(?P<domain>[A-Za-z_][\w.-]*)::(?P<name>[A-Za-z_]\w*)")
 #: Domains whose ops ONNX Runtime has, or ortkit makes.
-_TAKEN = ("ai.onnx", "com.microsoft", "com.ms.internal", "ortkit.fused", "ortkit.python")
+_RESERVED_DOMAINS = (
+    "ai.onnx",
+    "com.microsoft",
+    "com.ms.internal",
+    "ortkit.fused",
+    "ortkit.python",
+)
 
 
 class CustomOp(DeclaredOp):
@@ -43,7 +49,7 @@ class CustomOp(DeclaredOp):
 
         if source is None:
             return lambda later: self.body(later, without=without)
-        optional = {one.name for one in self.schema.inputs if one.type.is_optional}
+        optional = {op_input.name for op_input in self.schema.inputs if op_input.type.is_optional}
         for name in without:
             if name not in optional:
                 raise UserError(f"the input {name!r} is not optional", where=self.id)
@@ -168,7 +174,7 @@ def custom_op(
             f"{name!r} is no name of an op", where="custom_op", fix='write it as "domain::Name"'
         )
     domain = match["domain"]
-    if domain in _TAKEN:
+    if domain in _RESERVED_DOMAINS:
         raise UserError(f"the domain {domain} is taken", where=name, fix="choose your own")
     if not isinstance(version, int) or version < 1:
         raise UserError(f"{version!r} is no version", where=name, fix="use 1 or more")
@@ -184,5 +190,5 @@ def custom_op(
 
 def declared_ops() -> tuple[CustomOp, ...]:
     """Return the ops that were declared in this process, in the order of their names."""
-    found = [one for one in OPS.values() if isinstance(one, CustomOp)]
+    found = [op for op in OPS.values() if isinstance(op, CustomOp)]
     return tuple(sorted(found, key=lambda one: (one.id, one.version)))

@@ -57,7 +57,7 @@ class OpSchema:
     @property
     def kinds(self) -> Mapping[str, tuple[str, ...]]:
         """The element types that each word of the declaration may stand for."""
-        found = (one.type for one in self.inputs)
+        found = (op_input.type for op_input in self.inputs)
         return {kind.kind: kind.dtypes for kind in (*found, *self.outputs.values())}
 
     def choices(self, among: Sequence[str] | None = None) -> Iterator[Types]:
@@ -72,7 +72,9 @@ class OpSchema:
 
     def presences(self) -> Iterator[tuple[bool, ...]]:
         """Yield which inputs may be there: all of them first."""
-        choices = [(True, False) if one.type.is_optional else (True,) for one in self.inputs]
+        choices = [
+            (True, False) if op_input.type.is_optional else (True,) for op_input in self.inputs
+        ]
         yield from itertools.product(*choices)
 
     def bind_types(self, dtypes: Sequence[tuple[OpInput, str]], where: str) -> Types:
@@ -82,16 +84,16 @@ class OpSchema:
             UserError: One is not allowed, or two that must be equal are not.
         """
         found: dict[str, str] = {}
-        for one, dtype in dtypes:
-            kind = one.type
+        for op_input, dtype in dtypes:
+            kind = op_input.type
             if dtype not in kind.dtypes:
                 raise UserError(
-                    f"{one.name} is {dtype}, and {kind.kind} is {' or '.join(kind.dtypes)}",
+                    f"{op_input.name} is {dtype}, and {kind.kind} is {' or '.join(kind.dtypes)}",
                     where=where,
                 )
             if found.setdefault(kind.kind, dtype) != dtype:
                 raise UserError(
-                    f"{one.name} is {dtype}, and {kind.kind} is {found[kind.kind]} elsewhere",
+                    f"{op_input.name} is {dtype}, and {kind.kind} is {found[kind.kind]} elsewhere",
                     where=where,
                 )
         for kind in self.outputs.values():
@@ -129,10 +131,10 @@ def read_schema(function: Callable[..., object], names: Sequence[str], where: st
             inputs.append(_input(parameter, where))
     outputs = _outputs(signature.return_annotation, names, list(signature.parameters), where)
     _check_inputs(inputs, where)
-    always = [one.type for one in inputs if not one.type.is_optional]
+    always = [op_input.type for op_input in inputs if not op_input.type.is_optional]
     check_outputs(outputs, always, where)
     _check_stars([*(one.type for one in inputs), *outputs.values()], where)
-    known = {one.type.kind for one in inputs if not one.type.is_optional}
+    known = {item.type.kind for item in inputs if not item.type.is_optional}
     for name, kind in outputs.items():
         if len(kind.dtypes) > 1 and kind.kind not in known:
             raise UserError(
@@ -193,21 +195,21 @@ def _attribute(parameter: inspect.Parameter, where: str) -> OpAttribute:
         return OpAttribute(name, kind, None)
     if not _fits(default, kind):
         raise UserError(f"the attribute {name} cannot be {default!r}", where=where)
-    return OpAttribute(name, kind, _held(default, kind))
+    return OpAttribute(name, kind, _stored(default, kind))
 
 
-def _held(value: object, kind: object) -> Attribute:
+def _stored(value: object, kind: object) -> Attribute:
     """Return a value as a node holds it: ONNX has attributes of float32 only."""
     if kind is float:
         return float(np.float32(value))  # type: ignore[arg-type]
     if kind == tuple[float, ...]:
-        return tuple(float(np.float32(one)) for one in value)  # type: ignore[attr-defined]
+        return tuple(float(np.float32(item)) for item in value)  # type: ignore[attr-defined]
     return value  # type: ignore[return-value]
 
 
 def _fits(value: object, kind: object) -> bool:
     if kind in _LISTS:
-        return isinstance(value, tuple) and all(_fits(one, _LISTS[kind]) for one in value)
+        return isinstance(value, tuple) and all(_fits(item, _LISTS[kind]) for item in value)
     if kind is float:
         return isinstance(value, float | int) and not isinstance(value, bool)
     if kind is int:
@@ -228,36 +230,36 @@ def checked_attributes(
             known = ", ".join(schema.attributes) or "none"
             raise UserError(f"there is no attribute {name!r}", where=where, fix=f"known: {known}")
     found: dict[str, Attribute] = {}
-    for name, one in schema.attributes.items():
-        value = given.get(name, one.default)
+    for name, attribute in schema.attributes.items():
+        value = given.get(name, attribute.default)
         if value is None:
             raise UserError(f"the attribute {name} is missing", where=where)
         if isinstance(value, list):
             value = tuple(value)
-        if not _fits(value, one.kind):
+        if not _fits(value, attribute.kind):
             raise UserError(f"the attribute {name} cannot be {value!r}", where=where)
-        found[name] = _held(value, one.kind)
+        found[name] = _stored(value, attribute.kind)
     return found
 
 
 def _outputs(
-    annotation: object, names: Sequence[str], taken: Sequence[str], where: str
+    annotation: object, names: Sequence[str], used: Sequence[str], where: str
 ) -> Mapping[str, TensorType]:
     found: tuple[object, ...] = (annotation,)
     if isinstance(annotation, types.GenericAlias) and typing.get_origin(annotation) is tuple:
         found = typing.get_args(annotation)
-    if not all(isinstance(one, TensorType) and not one.is_optional for one in found):
+    if not all(isinstance(item, TensorType) and not item.is_optional for item in found):
         raise UserError(
             "its result is not annotated as a tensor", where=where,
             fix='write -> ortkit.Float["*shape"], or tuple[...] of several',
         )  # fmt: skip
     for stem in () if names else _STEMS:
         names = (stem,) if len(found) == 1 else tuple(f"{stem}{i}" for i in range(len(found)))
-        if not set(names) & set(taken):
+        if not set(names) & set(used):
             break
     if len(set(names)) != len(found):
         raise UserError(f"{len(found)} outputs are called {', '.join(names)}", where=where)
-    if both := set(names) & set(taken):
+    if both := set(names) & set(used):
         raise UserError(
             f"{min(both)} is an output and an input or attribute", where=where,
             fix='name the outputs: custom_op(..., outputs=("z",))',

@@ -44,9 +44,9 @@ def declared_packing(
         UserError: Something of it cannot be.
     """
     where = f"{op.id}: prepack {name}"
-    found = next((one for one in op.schema.inputs if one.name == name), None)
+    found = next((op_input for op_input in op.schema.inputs if op_input.name == name), None)
     if found is None:
-        known = ", ".join(one.name for one in op.schema.inputs)
+        known = ", ".join(item.name for item in op.schema.inputs)
         raise UserError(f"there is no input {name!r}", where=where, fix=f"known: {known}")
     if found.is_variadic or found.type.star is not None:
         raise UserError("an input of any number of tensors or axes is not packed", where=where)
@@ -91,7 +91,7 @@ def workspace_of(pack: PackedInput, named: Mapping[str, int]) -> Workspace:
         named: The sizes of the run.
     """
     sizes = tuple(named[symbol] for symbol in symbols_of(pack.signature.inputs))
-    by_place = {f"s{index}": size for index, size in enumerate(sizes)}
-    dims = [-(-value_of(extent, by_place) // divisor) for extent, divisor in pack.shape]
-    units = prod(value_of(extent, by_place) for extent in pack.kernel.launch.units)
+    by_symbol = {f"s{index}": size for index, size in enumerate(sizes)}
+    dims = [-(-value_of(extent, by_symbol) // divisor) for extent, divisor in pack.shape]
+    units = prod(value_of(extent, by_symbol) for extent in pack.kernel.launch.units)
     return Workspace(prod(dims) * numpy_dtype(pack.dtype).itemsize, sizes, units)

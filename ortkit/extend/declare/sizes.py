@@ -40,7 +40,7 @@ class Sizes:
     def size(self, dim: Dim) -> int | None:
         """Return a size, None where a name is not known."""
         found = [self.named.get(name) for name in dim.names]
-        return None if None in found else dim.factor * prod(one or 0 for one in found)
+        return None if None in found else dim.factor * prod(item or 0 for item in found)
 
     def shape(self, kind: TensorType) -> tuple[int, ...] | None:
         """Return the whole shape, None where a name is not known."""
@@ -91,7 +91,7 @@ class Sizes:
             self.named[unknown[0]] = size // rest
 
 
-def told_names(inputs: Sequence[TensorType]) -> frozenset[str]:
+def known_names(inputs: Sequence[TensorType]) -> frozenset[str]:
     """Return the names that the inputs' shapes tell; `2*n` tells n, `m*n` nothing by itself."""
     known: set[str] = set()
     for _ in range(2):
@@ -107,7 +107,7 @@ def check_outputs(
     outputs: Mapping[str, TensorType], inputs: Sequence[TensorType], where: str
 ) -> None:
     """Raise unless the inputs' shapes tell the outputs'."""
-    given = told_names(inputs)
+    given = known_names(inputs)
     wildcard_axes = {kind.dims[kind.star].names[0] for kind in inputs if kind.star is not None}
     for name, kind in outputs.items():
         for dim in kind.dims:

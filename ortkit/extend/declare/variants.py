@@ -80,7 +80,7 @@ class Form:
 def _text(op: DeclaredOp, types: Types, is_present: Sequence[bool]) -> str:
     kinds = [dtype for kind, dtype in types.items() if len(op.schema.kinds[kind]) > 1]
     inputs = expanded(op.schema.inputs, is_present)
-    absent = [one.name for one, flag in zip(inputs, is_present, strict=True) if not flag]
+    absent = [op_input.name for op_input, flag in zip(inputs, is_present, strict=True) if not flag]
     words = " ".join(kinds or [next(iter(types.values()))])
     if op.schema.inputs[-1].is_variadic:
         words += f" of {len(inputs)}"
@@ -119,12 +119,15 @@ def forms_of(
     for types in op.schema.choices(dtypes):
         for is_present in _presences(op, kernels):
             fitting = [kernel for kernel in kernels if kernel.fits(op.schema, types, is_present)]
-            for one in fitting:
+            for declared_kernel in fitting:
                 try:
-                    yield _declared(op, one, types, is_present)
+                    yield _declared(op, declared_kernel, types, is_present)
                 except UserError as error:
-                    yield f"{_text(op, types, is_present)} by {one.name}", error.problem
-            if all(one.options.when for one in fitting):
+                    yield (
+                        f"{_text(op, types, is_present)} by {declared_kernel.name}",
+                        error.problem,
+                    )
+            if all(item.options.when for item in fitting):
                 yield _generated(op, types, is_present, target, has_others=bool(fitting))
 
 
@@ -142,7 +145,9 @@ def _declared(
 
     schema = op.schema
     inputs = expanded(schema.inputs, is_present)
-    specs = [_spec(one, types) for one, flag in zip(inputs, is_present, strict=True) if flag]
+    specs = [
+        _spec(op_input, types) for op_input, flag in zip(inputs, is_present, strict=True) if flag
+    ]
     used = attributes_of(op, kernel)
     specs += [_attribute_spec(name, schema) for name in used]
     built_in = tuple(name for name in schema.attributes if name not in used)
@@ -171,7 +176,7 @@ def _generated(
     """Return the form that is made from the body, or what cannot be made and why."""
     words = _text(op, types, is_present)
     inputs = expanded(op.schema.inputs, is_present)
-    absent = [one.name for one, flag in zip(inputs, is_present, strict=True) if not flag]
+    absent = [op_input.name for op_input, flag in zip(inputs, is_present, strict=True) if not flag]
     body = op.bodies.get(frozenset(absent))
     if body is None:
         what = "there is no body" + (f" without {', '.join(absent)}" if absent else "")
@@ -192,10 +197,12 @@ def _form(
     target: str,
 ) -> Form:
     schema = op.schema
-    there = [one for one, flag in zip(schema.inputs, is_present, strict=True) if flag]
-    kinds = [types[one.type.kind] for one in there]
+    there = [op_input for op_input, flag in zip(schema.inputs, is_present, strict=True) if flag]
+    kinds = [types[item.type.kind] for item in there]
     defaults = {
-        name: one.default for name, one in schema.attributes.items() if one.default is not None
+        name: attribute.default
+        for name, attribute in schema.attributes.items()
+        if attribute.default is not None
     }
     # A generated kernel reads its inputs from memory, elsewhere that of a device.
     function, given, built_in = specialized(
@@ -267,7 +274,7 @@ def _integers(attribute: onnx.AttributeProto) -> list[int]:
     if isinstance(value, onnx.TensorProto):
         value = onnx.numpy_helper.to_array(value)
     found = np.asarray(value)
-    return [int(one) for one in found.reshape(-1)] if found.dtype.kind == "i" else []
+    return [int(item) for item in found.reshape(-1)] if found.dtype.kind == "i" else []
 
 
 def _axes(node: onnx.NodeProto, constants: Mapping[str, list[int]]) -> list[int]:
@@ -283,8 +290,8 @@ def _axes(node: onnx.NodeProto, constants: Mapping[str, list[int]]) -> list[int]
     return [-1]
 
 
-def _spec(one: OpInput, types: Types) -> TensorSpec:
-    return TensorSpec(one.name, types[one.type.kind], _shape(one.type))
+def _spec(op_input: OpInput, types: Types) -> TensorSpec:
+    return TensorSpec(op_input.name, types[op_input.type.kind], _shape(op_input.type))
 
 
 def _shape(kind: TensorType) -> tuple[int | str, ...]:

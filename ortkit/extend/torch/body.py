@@ -21,7 +21,9 @@ Rule: TypeAlias = Callable[[Any, Inputs, Given], Any]
 
 def unknown_operator(body: onnx.FunctionProto) -> str:
     """Return an operator of a body that is not known here, empty if all are."""
-    return next((one.op_type for one in body.node if one.op_type not in RULES or one.domain), "")
+    return next(
+        (item.op_type for item in body.node if item.op_type not in RULES or item.domain), ""
+    )
 
 
 def compute_body(
@@ -47,7 +49,7 @@ def compute_body(
         )  # fmt: skip
     values: dict[str, Tensor] = dict(zip(body.input, inputs, strict=True))
     values[""] = None
-    device = next(one.device for one in inputs if one is not None)
+    device = next(item.device for item in inputs if item is not None)
     for node in body.node:
         given = {attribute.name: _value(attribute, attributes) for attribute in node.attribute}
         if node.op_type == "Constant":
@@ -59,10 +61,10 @@ def compute_body(
     return tuple(values[name] for name in body.output)
 
 
-def _value(one: onnx.AttributeProto, attributes: Mapping[str, Attribute]) -> Any:
-    if one.ref_attr_name:
-        return attributes[one.ref_attr_name]
-    value = onnx.helper.get_attribute_value(one)
+def _value(attribute: onnx.AttributeProto, attributes: Mapping[str, Attribute]) -> Any:
+    if attribute.ref_attr_name:
+        return attributes[attribute.ref_attr_name]
+    value = onnx.helper.get_attribute_value(attribute)
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -83,7 +85,7 @@ def _dtype(torch: Any, code: int) -> Any:
 
 def _axes(inputs: Inputs, given: Given) -> list[int] | None:
     if len(inputs) > 1 and inputs[1] is not None:
-        return [int(one) for one in inputs[1].tolist()]
+        return [int(item) for item in inputs[1].tolist()]
     return list(given["axes"]) if "axes" in given else None
 
 
@@ -159,7 +161,7 @@ def _slice(torch: Any, inputs: Inputs, given: Given) -> Tensor:  # noqa: ARG001
 def _reshape(torch: Any, inputs: Inputs, given: Given) -> Tensor:  # noqa: ARG001
     sizes = inputs[1].tolist()
     if not given.get("allowzero", 0):
-        sizes = [inputs[0].shape[at] if one == 0 else one for at, one in enumerate(sizes)]
+        sizes = [inputs[0].shape[at] if size == 0 else size for at, size in enumerate(sizes)]
     return inputs[0].reshape(sizes)
 
 
@@ -220,7 +222,7 @@ def _attention(torch: Any, inputs: Inputs, given: Given) -> Tensor:
         raise UserError("its body has a form of Attention that has no counterpart in torch here")
     q, k, v = inputs[:3]
     if k.shape[1] != q.shape[1]:
-        k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
+        k, v = (item.repeat_interleave(q.shape[1] // k.shape[1], 1) for item in (k, v))
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, inputs[3] if len(inputs) > 3 else None,
         is_causal=bool(given.get("is_causal", 0)), scale=given.get("scale"),

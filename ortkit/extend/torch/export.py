@@ -65,7 +65,7 @@ def export_module(
             )  # fmt: skip
     except Exception as error:  # torch's own classes, of many kinds
         cause: BaseException = error.__cause__ or error
-        line = next((one.strip() for one in str(cause).splitlines() if one.strip()), "")
+        line = next((item.strip() for item in str(cause).splitlines() if item.strip()), "")
         raise UserError(
             f"torch cannot export the module: {type(cause).__name__}: {line}",
             fix="try torch.export.export on it, which says more",
@@ -100,7 +100,7 @@ def _add_body(model: ir.Model, op: CustomOp) -> None:
     opset = model.opset_imports.get("")
     if not nodes or opset is None:
         return
-    there = [one is not None for one in nodes[0].inputs]
+    there = [value is not None for value in nodes[0].inputs]
     body = op.function(opset, there)
     if body is None or any(None in node.inputs or len(node.inputs) < len(there) for node in nodes):
         return

@@ -26,7 +26,7 @@ def remember(
     """Keep what the gradients are computed from: the inputs and the attributes."""
     del output
     ctx.attributes = dict(keyword_only_inputs or {})
-    ctx.there = [one is not None for one in inputs]
+    ctx.there = [item is not None for item in inputs]
     ctx.save_for_backward(*(one for one in inputs if one is not None))
 
 
@@ -63,8 +63,8 @@ def register_backward(
 
     def fake(*given: Any, **_numbers: Any) -> Any:
         made = tuple(
-            given[0].new_empty(0) if one is None else torch.empty_like(one)
-            for one in given[outputs:]
+            given[0].new_empty(0) if item is None else torch.empty_like(item)
+            for item in given[outputs:]
         )
         return made[0] if inputs == 1 else made
 
@@ -102,8 +102,8 @@ def _derived(op: DeclaredOp) -> Callable[..., Any]:
         tensors = [next(saved) if is_present else None for is_present in ctx.there]
         found = _by_body(op, gradients, tensors, ctx.attributes)
         return tuple(
-            one if is_needed else None
-            for one, is_needed in zip(found, ctx.needs_input_grad, strict=False)
+            item if is_needed else None
+            for item, is_needed in zip(found, ctx.needs_input_grad, strict=False)
         )
 
     return backward
@@ -117,7 +117,7 @@ def _by_numpy(
 ) -> Sequence[Tensor | None]:
     """Return what the function computes that was given with `@op.backward`."""
     assert op.gradient is not None
-    arrays = [None if one is None else to_numpy(one) for one in (*gradients, *tensors)]
+    arrays = [None if item is None else to_numpy(item) for item in (*gradients, *tensors)]
     found = op.gradient(*arrays, **checked_attributes(op.schema, attributes, op.id))
     results = found if isinstance(found, tuple) else (found,)
     if len(results) != len(tensors):
@@ -139,7 +139,7 @@ def _by_body(
     import torch
 
     pairs = zip(op.schema.inputs, tensors, strict=True)
-    absent = frozenset(one.name for one, tensor in pairs if tensor is None)
+    absent = frozenset(op_input.name for op_input, tensor in pairs if tensor is None)
     body = op.bodies.get(absent)
     if body is None or (name := unknown_operator(body)):
         what = f"has {name}, which has no derivative here" if body else "is not there"
@@ -155,7 +155,7 @@ def _by_body(
         ]
         there = [leaf for leaf in leaves if leaf is not None]
         outputs = compute_body(body, there, given, op.id)
-        wanted = [one for one in there if one.requires_grad]
+        wanted = [item for item in there if item.requires_grad]
         ends = [
             (output, gradient)
             for output, gradient in zip(outputs, gradients, strict=True)

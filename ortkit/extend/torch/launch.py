@@ -87,32 +87,32 @@ class Launches:
             attributes: All of the op's.
             sizes: By name.
         """
-        self._scratch = [value_of(one, sizes) for one in source.scratch]
-        by_place = {f"s{position}": sizes[name] for position, name in enumerate(source.symbols)}
+        self._scratch = [value_of(item, sizes) for item in source.scratch]
+        by_symbol = {f"s{position}": sizes[name] for position, name in enumerate(source.symbols)}
         inputs = len(form.signature.inputs) - len(form.attributes)
         names = [spec.name for spec in form.signature.inputs]
 
-        def place_of(index: int) -> int:
+        def parameter_of(index: int) -> int:
             # Attributes stand between the inputs and the outputs.
             return index - (len(form.attributes) if index >= inputs else 0)
 
         def passed(step: StepSource, one: Parameter) -> tuple[str, Any]:
             argument = one.argument
             if argument.kind == "tensor":
-                return "tensor", (place_of(argument.index), one.type)
+                return "tensor", (parameter_of(argument.index), one.type)
             if argument.kind == "map":
                 map_ = step.maps[argument.index]
                 dims, strides = (
-                    tuple(value_of(size, by_place) for size in sizes_of)
+                    tuple(value_of(size, by_symbol) for size in sizes_of)
                     for sizes_of in (map_.dims, map_.strides)
                 )
-                return "map", (place_of(map_.tensor), map_.first, _Map(dims, strides, one.box))
+                return "map", (parameter_of(map_.tensor), map_.first, _Map(dims, strides, one.box))
             if argument.kind == "scratch":
                 return "scratch", (argument.index, one.type)
             if argument.kind == "number":
                 return "value", attributes[names[argument.index]]
             assert argument.extent is not None
-            return "value", value_of(argument.extent, by_place)
+            return "value", value_of(argument.extent, by_symbol)
 
         self._steps = []
         for step in source.steps:

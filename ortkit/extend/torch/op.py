@@ -68,7 +68,7 @@ def register_torch(op: DeclaredOp, kernels: Kernels = "auto") -> Any:
     made = torch.library.custom_op(name, compute, mutates_args=(), schema=schema)
     made.register_fake(fake)
     if has_gradient(op):
-        inputs = [_safe(one.name) for one in op.schema.inputs]
+        inputs = [_safe(op_input.name) for op_input in op.schema.inputs]
         backward = register_backward(op, name, inputs, _attributes(op.schema))
         made.register_autograd(backward, setup_context=remember)
     _registered[name] = op
@@ -126,9 +126,9 @@ def _onnx_schema(op: DeclaredOp) -> Any:
     return onnx.defs.OpSchema(
         op.name, op.domain, op.version, op.__doc__ or "",
         inputs=[
-            formal(one.name, one.type.kind,
-                param_option=options.Optional if one.type.is_optional else options.Single)
-            for one in op.schema.inputs
+            formal(op_input.name, op_input.type.kind,
+                param_option=options.Optional if op_input.type.is_optional else options.Single)
+            for op_input in op.schema.inputs
         ],
         outputs=[formal(name, kind.kind) for name, kind in op.schema.outputs.items()],
         type_constraints=[
@@ -136,15 +136,18 @@ def _onnx_schema(op: DeclaredOp) -> Any:
             for kind, dtypes in op.schema.kinds.items()
         ],
         attributes=[
-            onnx.defs.OpSchema.Attribute(one.name, kinds[one.kind], "")
-            if one.default is None or one.default == ()
+            onnx.defs.OpSchema.Attribute(attribute.name, kinds[attribute.kind], "")
+            if attribute.default is None or attribute.default == ()
             else onnx.defs.OpSchema.Attribute(
-                one.name,
+                attribute.name,
                 onnx.helper.make_attribute(
-                    one.name, int(one.default) if isinstance(one.default, bool) else one.default
+                    attribute.name,
+                    int(attribute.default)
+                    if isinstance(attribute.default, bool)
+                    else attribute.default,
                 ),
             )
-            for one in op.schema.attributes.values()
+            for attribute in op.schema.attributes.values()
         ],
     )  # fmt: skip
 
@@ -152,11 +155,11 @@ def _onnx_schema(op: DeclaredOp) -> Any:
 def _schema(schema: OpSchema, where: str) -> str:
     """Return the op's schema in torch's words."""
     parts = []
-    for one in schema.inputs:
-        if one.is_variadic:
+    for op_input in schema.inputs:
+        if op_input.is_variadic:
             raise UserError("torch has no ops of any number of inputs", where=where)
-        parts.append(f"Tensor{'?' if one.type.is_optional else ''} {_safe(one.name)}"
-                     f"{'=None' if one.type.is_optional else ''}")  # fmt: skip
+        parts.append(f"Tensor{'?' if op_input.type.is_optional else ''} {_safe(op_input.name)}"
+                     f"{'=None' if op_input.type.is_optional else ''}")  # fmt: skip
     attributes = _attributes(schema)
     parts += ["*", *attributes] if attributes else []
     outputs = ["Tensor"] * len(schema.outputs)
@@ -166,13 +169,13 @@ def _schema(schema: OpSchema, where: str) -> str:
 
 def _attributes(schema: OpSchema) -> list[str]:
     parts = []
-    for one in schema.attributes.values():
-        default = one.default
+    for attribute in schema.attributes.values():
+        default = attribute.default
         text = f'"{default}"' if isinstance(default, str) else str(default)
         if isinstance(default, tuple):
             text = str(list(default))
-        kind = _TORCH_TYPES[one.kind]
-        parts.append(f"{kind} {one.name}" + ("" if default is None else f"={text}"))
+        kind = _TORCH_TYPES[attribute.kind]
+        parts.append(f"{kind} {attribute.name}" + ("" if default is None else f"={text}"))
     return parts
 
 
@@ -183,8 +186,8 @@ def _safe(name: str) -> str:
 def _fakes(op: DeclaredOp, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Return empty tensors of the outputs' types and shapes."""
     sizes = Sizes()
-    there = [(one, tensor) for one, tensor in op.formal(arguments) if tensor is not None]
-    for one, tensor in there:
-        sizes.learn([(one.name, one.type, tensor.shape)], op.id)
+    there = [(item, tensor) for item, tensor in op.formal(arguments) if tensor is not None]
+    for op_input, tensor in there:
+        sizes.learn([(op_input.name, op_input.type, tensor.shape)], op.id)
     types = op.schema.bind_types([(one, dtype_name(t.dtype)) for one, t in there], op.id)
     return empty_outputs(op, types, sizes, there[0][1])

@@ -66,7 +66,7 @@ class _Call:
     def absent(self) -> frozenset[str]:
         """The optional inputs that are not there."""
         pairs = zip(self.op.schema.inputs, self.is_present, strict=True)
-        return frozenset(one.name for one, flag in pairs if not flag)
+        return frozenset(op_input.name for op_input, flag in pairs if not flag)
 
     def empty(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return tensors for the results."""
@@ -99,7 +99,7 @@ class TorchRun:
                 is none.
         """
         call = self._call(inputs, attributes)
-        there = [one.detach() for one in inputs if one is not None]
+        there = [item.detach() for item in inputs if item is not None]
         if self.kernels != "never":
             on_host = call.is_on_host
             found = self._native(call, there) if on_host else self._on_gpu(call, there)
@@ -118,7 +118,9 @@ class TorchRun:
     def _call(self, inputs: Sequence[Tensor | None], attributes: Mapping[str, object]) -> _Call:
         """Return what a call means, which is worked out once for equal ones."""
         key = (
-            tuple(None if one is None else (one.shape, one.dtype, one.device) for one in inputs),
+            tuple(
+                None if item is None else (item.shape, item.dtype, item.device) for item in inputs
+            ),
             tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in attributes.items()),
         )
         call = self._calls.get(key)
@@ -135,8 +137,10 @@ class TorchRun:
 
         op = self.op
         given = checked_attributes(op.schema, attributes, op.id)
-        there = [(one, tensor) for one, tensor in op.formal(inputs) if tensor is not None]
-        types = op.schema.bind_types([(one, dtype_name(t.dtype)) for one, t in there], op.id)
+        there = [
+            (op_input, tensor) for op_input, tensor in op.formal(inputs) if tensor is not None
+        ]
+        types = op.schema.bind_types([(item, dtype_name(t.dtype)) for item, t in there], op.id)
         sizes = Sizes()
         sizes.learn([(one.name, one.type, tuple(t.shape)) for one, t in there], op.id)
         device = there[0][1].device
@@ -157,10 +161,10 @@ class TorchRun:
 
         if call.native is None:
             return None
-        inputs = [one.contiguous() for one in there]
+        inputs = [item.contiguous() for item in there]
         outputs = call.empty(inputs[0])
         if not call.is_empty:
-            addresses = [one.data_ptr() for one in (*inputs, *outputs)]
+            addresses = [output.data_ptr() for output in (*inputs, *outputs)]
             call.native.call(addresses, call.attributes, call.flat, torch.get_num_threads())
         return outputs
 
@@ -169,7 +173,7 @@ class TorchRun:
         if not call.is_on_cuda or find_spec("triton") is None:
             self._problem = "kernels for GPUs are CUDA's, and need triton"
             return None
-        inputs = [one.contiguous() for one in there]
+        inputs = [item.contiguous() for item in there]
         outputs = call.empty(inputs[0])
         if call.is_empty:
             return outputs
@@ -220,10 +224,10 @@ class TorchRun:
         with torch.no_grad():
             found = compute_body(body, there, call.attributes, self.op.id)
         # Not an input itself, which an op may not return.
-        return tuple(one.clone(memory_format=torch.contiguous_format) for one in found)
+        return tuple(item.clone(memory_format=torch.contiguous_format) for item in found)
 
     def _by_reference(self, call: _Call, there: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        arrays = iter([to_numpy(one) for one in there])
+        arrays = iter([to_numpy(item) for item in there])
         inputs = [next(arrays) if flag else None for flag in call.is_present]
         results = self.op.compute(inputs, call.attributes)
         return tuple(from_numpy(result, call.device) for result in results)

@@ -72,7 +72,8 @@ def _variants(form: Form) -> tuple[VariantSource, ...]:
     if not options.architectures:
         return tuple(made)
     return tuple(
-        replace(one, architectures=options.architectures, is_optional=True) for one in made
+        replace(variant_source, architectures=options.architectures, is_optional=True)
+        for variant_source in made
     )
 
 
@@ -119,7 +120,7 @@ class _Maker:
         self.words: Words = words_of(form.op, self.kernel, form.is_present)
         self.tensors: tuple[TensorSpec, ...] = (*form.signature.inputs, *form.signature.outputs)
         self.symbols = symbols_of(self.tensors)
-        self.index_of = {one.name: index for index, one in enumerate(self.tensors)}
+        self.index_of = {tensor.name: index for index, tensor in enumerate(self.tensors)}
 
     def variant(self) -> VariantSource:
         """Return the variant: alignment that Triton may assume, the grid, the conditions."""
@@ -150,7 +151,7 @@ class _Maker:
         )
 
     def _grid(self) -> tuple[tuple[Extent, int], ...]:
-        found = [self.words.blocks(one) for one in self.options.grid]
+        found = [self.words.blocks(item) for item in self.options.grid]
         return (*found, *[(ONE, 1)] * (3 - len(found)))
 
     # ---- what the function is called with
@@ -159,8 +160,8 @@ class _Maker:
         self._check_names(list(parameters))
         return ", ".join(
             f"{name}={passed}"
-            for name, one in parameters.items()
-            if (passed := self._passed(name, one)) is not None
+            for name, parameter in parameters.items()
+            if (passed := self._passed(name, parameter)) is not None
         )
 
     def _check_names(self, names: Sequence[str]) -> None:
@@ -189,16 +190,16 @@ class _Maker:
             spec = self.tensors[self.index_of[name]]
             argument = Argument("number", self.index_of[name])
             return self._add(name, _NUMBERS[spec.dtype], False, argument)
-        for one in (name, plain):
-            if one in self.options.boxes:
-                return self._map(name, one)
-            if one in self.index_of:
-                index = self.index_of[one]
+        for text in (name, plain):
+            if text in self.options.boxes:
+                return self._map(name, text)
+            if text in self.index_of:
+                index = self.index_of[text]
                 type_ = _POINTERS[self.tensors[index].dtype]
                 return self._add(name, type_, self.is_aligned, Argument("tensor", index))
         if name in self.words.sizes:
             return self._size(self.words.size(name))
-        if plain in {one.name for one in self.form.inputs}:
+        if plain in {op_input.name for op_input in self.form.inputs}:
             return "None"  # an optional one that is absent
         if parameter.default is not parameter.empty:
             return None
@@ -268,9 +269,9 @@ def has_elements(source: VariantSource, sizes: Mapping[str, int]) -> bool:
         source: The variant.
         sizes: By the names of its symbols.
     """
-    by_place = {f"s{index}": sizes[name] for index, name in enumerate(source.symbols)}
-    maps = (one for step in source.steps for one in step.maps)
-    return all(_value(dim, by_place) for one in maps for dim in one.dims)
+    by_symbol = {f"s{index}": sizes[name] for index, name in enumerate(source.symbols)}
+    maps = (map_ for step in source.steps for map_ in step.maps)
+    return all(_value(dim, by_symbol) for item in maps for dim in item.dims)
 
 
 def _value(extent: Extent, sizes: Mapping[str, int]) -> int:

@@ -27,8 +27,8 @@ def text_of(function: Any, where: str) -> str:
     """
     lines: dict[str, str] = {}
     _add(function, lines, where)
-    imports = [one for one in lines.values() if not one.startswith("@")]
-    functions = [one for one in lines.values() if one.startswith("@")]
+    imports = [line for line in lines.values() if not line.startswith("@")]
+    functions = [item for item in lines.values() if item.startswith("@")]
     package = "triton.experimental.gluon" if is_gluon(function) else "triton"
     head = [f"from {package} import jit as _jit"]
     if any("_constexpr(" in one for one in imports):
@@ -79,7 +79,7 @@ def _named(function: FunctionType, source: str) -> dict[str, Any]:
     """Return what a function names outside of itself, but for what Python always has."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     around = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
-    names = {one.id for one in ast.walk(ast.parse(source)) if isinstance(one, ast.Name)}
+    names = {item.id for item in ast.walk(ast.parse(source)) if isinstance(item, ast.Name)}
     own = set(function.__code__.co_varnames)
     return {name: around[name] for name in sorted(names - own) if name in around}
 

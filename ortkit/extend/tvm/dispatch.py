@@ -55,8 +55,8 @@ def dispatcher(
 
     int64 = "int64"
     pointers = [
-        tirx.Var(f"p{index}", tvm.ir.PointerType(tvm.ir.PrimType(one.dtype)))
-        for index, one in enumerate(tensors)
+        tirx.Var(f"p{index}", tvm.ir.PointerType(tvm.ir.PrimType(tensor.dtype)))
+        for index, tensor in enumerate(tensors)
     ]
     given = {name: tirx.Var(f"{name}_size", int64) for name in sizes}
     begin, end = tirx.Var("begin", int64), tirx.Var("end", int64)
@@ -81,12 +81,12 @@ def dispatcher(
         return tirx.For(block, tirx.const(0, int64), count, tirx.ForKind.SERIAL, body)
 
     body = call(general, begin, end)
-    for one in reversed(specials):
+    for special in reversed(specials):
         fits = [
             given[name] >= size if name == split else given[name] == size
-            for name, size in one.sizes.items()
+            for name, size in special.sizes.items()
         ]
-        body = tirx.IfThenElse(tirx.all(*fits), blocks(one), body) if fits else blocks(one)
+        body = tirx.IfThenElse(tirx.all(*fits), blocks(special), body) if fits else blocks(special)
     return tirx.PrimFunc(
         [*pointers, *given.values(), begin, end], body, tvm.ir.PrimType("int32")
     ).with_attrs({"global_symbol": symbol, "calling_conv": _C_PACKED_FREE})

@@ -83,9 +83,9 @@ def _packed(made: Maker, name: str, target: Target, folder: Path) -> PackedInput
     form = packing_form(packing, made.form)
     packer = Maker(form, target.level, notes=made.notes, packing=packing)
     symbols = symbols_of(form.signature.inputs)
-    places = [spec.name for spec in made.form.signature.inputs]
+    names = [spec.name for spec in made.form.signature.inputs]
     return PackedInput(
-        places.index(name), form.signature, _compiled(packer, target, folder),
+        names.index(name), form.signature, _compiled(packer, target, folder),
         packer.tensors[-1].dtype,
         tuple((extent.numbered(symbols), divisor) for extent, divisor in packing.shape),
     )  # fmt: skip
@@ -106,16 +106,18 @@ def _compiled(
     form = made.form
     symbol = symbol_of(form.signature, " ".join([choices, *map(str, traced)]).strip())
     general = f"{symbol}_any" if traced else symbol
-    specials = [Special(f"{symbol}_{i}", one.sizes) for i, one in enumerate(traced)]
+    specials = [Special(f"{symbol}_{i}", item.sizes) for i, item in enumerate(traced)]
     functions: list[Expr] = []
     try:
         if is_for_others or not traced:
             functions.append(lowered(made.parts(general, made.function())))
         else:
             general = specials[0].symbol
-        for one, special in zip(traced, specials, strict=True):
-            sized = Maker(form, made.level, numbers=one.sizes)
-            functions.append(lowered(sized.parts(special.symbol, one.applied(sized.written()[0]))))
+        for traced_schedule, special in zip(traced, specials, strict=True):
+            sized = Maker(form, made.level, numbers=traced_schedule.sizes)
+            functions.append(
+                lowered(sized.parts(special.symbol, traced_schedule.applied(sized.written()[0])))
+            )
         if specials:
             functions.insert(0, dispatcher(
                 symbol, made.tensors, [*made.sizes], made.split, specials, general

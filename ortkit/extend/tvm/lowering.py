@@ -55,7 +55,7 @@ def lowered(parts: Parts) -> Expr:
     from tvm import s_tir, tirx
 
     function = parts.function
-    buffers = [one for one in function.params if tirx.is_buffer_var(one)]
+    buffers = [param for param in function.params if tirx.is_buffer_var(param)]
     if not buffers:
         return _renamed(parts)
     function = function.with_attr("global_symbol", parts.symbol)
@@ -123,8 +123,8 @@ class _Wrapper:
         self._bound: list[Expr] = []
         self.outer = {name: tirx.Var(f"{name}_size", "int64") for name in parts.sizes}
         self.pointers = [
-            tirx.Var(f"p{index}", tvm.ir.PointerType(tvm.ir.PrimType(one.dtype)))
-            for index, one in enumerate(parts.tensors)
+            tirx.Var(f"p{index}", tvm.ir.PointerType(tvm.ir.PrimType(tensor.dtype)))
+            for index, tensor in enumerate(parts.tensors)
         ]
 
     def function(self) -> Expr:
@@ -157,7 +157,7 @@ class _Wrapper:
         """Declare the buffers where their pointers lie, and bind everything else."""
         statements: list[Expr] = []
         attributes: dict[str, Expr] = {}
-        buffers = [one for one in self.inner.params if self.tir.is_buffer_var(one)]
+        buffers = [item for item in self.inner.params if self.tir.is_buffer_var(item)]
         # Attributes that come as numbers have no buffer in the function.
         numbers = [name for name, what in self.parts.scalars.items() if what == "attribute"]
         found = zip(self.parts.tensors, self.parts.shapes, self.pointers, strict=True)
@@ -170,11 +170,11 @@ class _Wrapper:
             buffer = next(rest)
             statements += self._own_sizes(buffer, shape)
             statements += self._declared(buffer, tensor, pointer)
-        for one in self.inner.params:
-            what = self.parts.scalars.get(str(one.name))
-            if what is not None and not self.tir.is_buffer_var(one):
-                value = self._scalar(str(one.name), what, attributes)
-                statements.append(self.tir.Bind(one, value.astype(str(one.ty.dtype))))
+        for param in self.inner.params:
+            what = self.parts.scalars.get(str(param.name))
+            if what is not None and not self.tir.is_buffer_var(param):
+                value = self._scalar(str(param.name), what, attributes)
+                statements.append(self.tir.Bind(param, value.astype(str(param.ty.dtype))))
         return statements
 
     def _scalar(self, name: str, what: str, attributes: Mapping[str, Expr]) -> Expr:
@@ -188,7 +188,7 @@ class _Wrapper:
         """Bind the names that the user's function has for sizes."""
         bound = []
         for dim, size in zip(buffer.ty.shape, shape, strict=True):
-            is_ours = any(dim.same_as(one) for one in self.parts.sizes.values())
+            is_ours = any(dim.same_as(item) for item in self.parts.sizes.values())
             if (
                 not isinstance(dim, self.tir.Var)
                 or is_ours

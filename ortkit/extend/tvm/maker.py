@@ -83,18 +83,18 @@ class Maker:
         if self.split not in self.sizes:
             raise self.wrong(f"split names no size {self.split!r}", ", ".join(self.sizes))
         for tensor in self.tensors:
-            places = [
+            parameters = [
                 axis for axis, dim in enumerate(tensor.shape)
                 if self.split in extent_of(dim).symbols
             ]  # fmt: skip
-            if places and tensor.name in self.packed:
+            if parameters and tensor.name in self.packed:
                 raise self.wrong(
                     f"{tensor.name} is packed, and its axis {self.split} is not split"
                 )
-            is_first = places == [0] and extent_of(tensor.shape[0]) == Extent(1, (self.split,))
-            if places and not is_first:
+            is_first = parameters == [0] and extent_of(tensor.shape[0]) == Extent(1, (self.split,))
+            if parameters and not is_first:
                 raise self.wrong(f"{self.split} is not the first axis of {tensor.name}")
-            if not places and tensor in self.form.signature.outputs:
+            if not parameters and tensor in self.form.signature.outputs:
                 raise self.wrong(f"the output {tensor.name} has no axis {self.split} to split")
 
     def wrong(self, problem: str, known: str = "") -> UserError:
@@ -146,8 +146,8 @@ class Maker:
 
         given = self._given()
         inputs = self.tensors[: len(self.form.signature.inputs)]
-        placeholders = [te.placeholder(self.shape(one), one.dtype, one.name) for one in inputs]
-        by_name = dict(zip((one.name for one in inputs), placeholders, strict=True))
+        placeholders = [te.placeholder(self.shape(spec), spec.dtype, spec.name) for spec in inputs]
+        by_name = dict(zip((item.name for item in inputs), placeholders, strict=True))
         arguments = [None if name is None else by_name[name] for name in given]
         named = {name: by_name[name]() for name in self.form.attributes}
         found = self.kernel.function(*arguments, **named, **self._constants())
@@ -163,14 +163,18 @@ class Maker:
             return [self.packing.input]
         inputs = expanded(self.form.op.schema.inputs, self.form.is_present)
         pairs = zip(inputs, self.form.is_present, strict=True)
-        return [one.name if flag else None for one, flag in pairs]
+        return [op_input.name if flag else None for op_input, flag in pairs]
 
     def _constants(self) -> dict[str, Any]:
         """Return what the function takes by name in addition to attributes: constants, level,
         sizes."""
         given = {**self.sizes, "level": self.level, **self.options.constants}
         parameters = inspect.signature(self.kernel.function).parameters
-        is_named = {name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
+        is_named = {
+            name
+            for name, parameter in parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
         is_named = is_named - {*self.form.attributes} | {*parameters} & {"level"}
         return {
             name: value
@@ -182,12 +186,12 @@ class Maker:
         wanted = self.tensors[len(self.form.signature.inputs) :]
         if len(results) != len(wanted):
             raise self.wrong(f"it returns {len(results)} tensors, declared are {len(wanted)}")
-        for one, spec in zip(results, wanted, strict=True):
-            if not hasattr(one, "op") or not hasattr(one, "shape"):
+        for result, spec in zip(results, wanted, strict=True):
+            if not hasattr(result, "op") or not hasattr(result, "shape"):
                 raise self.wrong(
-                    f"it returns {type(one).__name__} for {spec.name}, and no te.Tensor"
+                    f"it returns {type(result).__name__} for {spec.name}, and no te.Tensor"
                 )
-            self._check_tensor(spec, str(one.dtype), list(one.shape))
+            self._check_tensor(spec, str(result.dtype), list(result.shape))
 
     def _check_tensor(self, spec: TensorSpec, dtype: str, shape: Sequence[Expr]) -> None:
         if dtype != spec.dtype:
@@ -201,20 +205,20 @@ class Maker:
         for axis, (dim, want) in enumerate(zip(shape, wanted, strict=True)):
             number = getattr(dim, "value", None)
             if number is not None and number != getattr(want, "value", None):
-                told = (
+                message = (
                     getattr(want, "value", want) if spec.name in self.packed else spec.shape[axis]
                 )
                 raise self.wrong(
-                    f"{spec.name} has size {number} along axis {axis}, declared is {told}"
+                    f"{spec.name} has size {number} along axis {axis}, declared is {message}"
                 )
 
     def _checked(self, function: Expr) -> Expr:
         """Return a PrimFunc of the user's, whose buffers are the tensors by position."""
         from tvm import tirx
 
-        if self.is_range and not any(tirx.is_buffer_var(one) for one in function.params):
+        if self.is_range and not any(tirx.is_buffer_var(item) for item in function.params):
             return function  # in the calling convention of kernels already
-        buffers = [one for one in function.params if tirx.is_buffer_var(one)]
+        buffers = [param for param in function.params if tirx.is_buffer_var(param)]
         numbers = len(self.form.attributes)
         inputs = len(self.form.signature.inputs) - numbers
         wanted = [*self.tensors[:inputs], *self.tensors[inputs + numbers :]]
@@ -222,8 +226,8 @@ class Maker:
             raise self.wrong(
                 f"it has {len(buffers)} buffers, inputs and outputs are {len(wanted)}"
             )
-        for one, spec in zip(buffers, wanted, strict=True):
-            self._check_tensor(spec, str(one.ty.dtype), list(one.ty.shape))
+        for buffer, spec in zip(buffers, wanted, strict=True):
+            self._check_tensor(spec, str(buffer.ty.dtype), list(buffer.ty.shape))
         return self._specialized(function, buffers, wanted) if self.numbers else function
 
     def _specialized(
@@ -233,12 +237,12 @@ class Maker:
         from tvm import tirx
 
         known = {
-            one: self.sizes[str(one.name)]
-            for one in function.params
-            if not tirx.is_buffer_var(one) and str(one.name) in self.sizes
+            param: self.sizes[str(param.name)]
+            for param in function.params
+            if not tirx.is_buffer_var(param) and str(param.name) in self.sizes
         }
-        for one, spec in zip(buffers, tensors, strict=True):
-            known[one] = tirx.decl_buffer(self.shape(spec), spec.dtype, name=str(one.name))
+        for buffer, spec in zip(buffers, tensors, strict=True):
+            known[buffer] = tirx.decl_buffer(self.shape(spec), spec.dtype, name=str(buffer.name))
         return function.specialize(known)
 
     def scalars(self, function: Expr) -> dict[str, str]:
@@ -250,9 +254,9 @@ class Maker:
         from tvm import tirx
 
         found = {}
-        for one in function.params:
-            name = str(one.name)
-            if tirx.is_buffer_var(one) or "Pointer" in type(one.ty).__name__:
+        for param in function.params:
+            name = str(param.name)
+            if tirx.is_buffer_var(param) or "Pointer" in type(param.ty).__name__:
                 continue
             if name in self.form.attributes:
                 found[name] = "attribute"
@@ -270,7 +274,7 @@ class Maker:
         """Return its units and their cost."""
         outputs = [product(map(extent_of, spec.shape)) for spec in self.form.signature.outputs]
         outputs = outputs or [ONE]  # what packs an input is not cut
-        largest = max(outputs, key=lambda one: one.at(64))
+        largest = max(outputs, key=lambda extent: extent.at(64))
         work = self.words.size(self.options.work) if self.options.work else largest
         units = ONE
         if self.split:

@@ -92,8 +92,8 @@ def _sum_in_lanes(made: Expr, block: Expr, choices: Choices) -> None:
     if kinds.count(_REDUCTION) != len(kinds) - kinds.index(_REDUCTION):
         return
     column = kinds.index(_REDUCTION) - 1
-    last = [one.region[-1].min for one in found.reads]
-    if column < 0 or not any(one.same_as(found.iter_vars[column].var) for one in last):
+    last = [read.region[-1].min for read in found.reads]
+    if column < 0 or not any(item.same_as(found.iter_vars[column].var) for item in last):
         return
     loops = made.get_loops(block)
     if len(loops) != len(kinds):

@@ -213,7 +213,7 @@ def compile_tuned(form: Form, target: Target, folder: Path, notes: list[str]) ->
         try:
             made = compile_tvm(form, target, folder, choices, said, traced)
         except KernelError as error:
-            names = ", ".join(one.name for one in traced)
+            names = ", ".join(traced_schedule.name for traced_schedule in traced)
             notes.append(f"{names} cannot be used, tune it again: {error.problem}")
         else:
             notes += said
@@ -247,4 +247,4 @@ def traced_for(form: Form, target: Target, notes: list[str]) -> list[TracedSched
         found.append(traced)
     split = form.declared.options.split if form.declared is not None else ""
     # Of schedules for the same sizes that of the largest blocks: it goes to smaller ones itself.
-    return sorted(found, key=lambda one: -one.sizes.get(split, 0))
+    return sorted(found, key=lambda traced_schedule: -traced_schedule.sizes.get(split, 0))

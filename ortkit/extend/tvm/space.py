@@ -129,7 +129,7 @@ class TraceSearch:
         try:
             trace.apply_to_schedule(made, remove_postproc=True)
             made.enter_postproc()
-            if not all(one.apply(made) for one in self._finishing):
+            if not all(item.apply(made) for item in self._finishing):
                 return None
         except Exception:  # noqa: BLE001  TVM's own classes
             return None
@@ -196,7 +196,7 @@ class TraceSearch:
                 self._module, target=tvm.target.Target(dict(self.target)),
                 space_generator=generator, num_threads=1, rand_state=1,
             )  # fmt: skip
-        return [one.trace for one in context.generate_design_space()]
+        return [item.trace for item in context.generate_design_space()]
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, tirx.IntImm | tirx.FloatImm):
         return value.value
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     return value

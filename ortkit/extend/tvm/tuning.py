@@ -141,8 +141,9 @@ def sizes_for(
         UserError: A shape does not fit the op's declaration.
     """
     sizes = Sizes()
-    there = [one for one, flag in zip(form.inputs, form.is_present, strict=True) if flag]
-    sizes.learn([(one.name, one.type, shapes[one.name]) for one in there if one.name in shapes],
+    there = [op_input for op_input, flag in zip(form.inputs, form.is_present, strict=True) if flag]
+    known = [item for item in there if item.name in shapes]
+    sizes.learn([(item.name, item.type, shapes[item.name]) for item in known],
                 form.op.id)  # fmt: skip
     return {**flat_sizes(sizes), **given}
 

@@ -95,7 +95,7 @@ class _Packing:
     def inputs(self) -> tuple[ir.Value, ...]:
         """What they read, but for sizes: rows, or rows and the constant one."""
         if self.add is None:
-            return tuple(one.inputs[0] for one in self.splits if one.inputs[0] is not None)
+            return tuple(split.inputs[0] for split in self.splits if split.inputs[0] is not None)
         found = tuple(value for value in self.add.inputs if value is not None)
         return found[::-1] if _is_row(found[0]) else found
 
@@ -107,7 +107,7 @@ def _is_row(value: ir.Value) -> bool:
 def _packing_before(
     scope: Scope, node: ir.Node, found: AttentionNode, excluded: Collection[ir.Node]
 ) -> _Packing:
-    splits = tuple(one for one in _splits_before(scope, node, found) if one not in excluded)
+    splits = tuple(item for item in _splits_before(scope, node, found) if item not in excluded)
     whole = splits[0].inputs[0] if splits else None
     add = None if whole is None else whole.producer()
     if add is None or add in excluded or add.op_type != "Add" or add.domain or found.body.softcap:
@@ -138,18 +138,20 @@ def _splits_before(scope: Scope, node: ir.Node, found: AttentionNode) -> list[ir
     """Return the Splits along columns that make Q, K or V, and what nothing else reads."""
     producers = dict.fromkeys(value.producer() for value in found.operands[:3])
     return [
-        one for one in producers
-        if one is not None and not found.body.stacked and is_own_split(scope, one, {node})
+        producer for producer in producers
+        if producer is not None
+        and not found.body.stacked
+        and is_own_split(scope, producer, {node})
     ]  # fmt: skip
 
 
 def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegion:
-    parts = {value for one in packing.splits for value in one.outputs}
-    apart = (value for value in found.operands if value not in parts)
-    operands = (*packing.inputs, *apart)
+    parts = {value for split in packing.splits for value in split.outputs}
+    separate = (value for value in found.operands if value not in parts)
+    operands = (*packing.inputs, *separate)
     pasts, presents = [past for past, _ in found.caches], [made for _, made in found.caches]
-    places = () if found.at is None else (found.at,)
-    inputs = tuple(dict.fromkeys((*operands, *pasts, *places)))
+    positions = () if found.at is None else (found.at,)
+    inputs = tuple(dict.fromkeys((*operands, *pasts, *positions)))
     nodes = (*packing.nodes, *found.writers, node)
     return FusedRegion(_KIND, nodes, inputs, (*presents, node.outputs[0]))
 
@@ -164,8 +166,8 @@ def _signature(
     for number, split in enumerate(packing.splits):
         whole = "sum" if packing.add is not None else names[split.inputs[0]]  # type: ignore[index]
         widths = [columns_of(scope, value) for value in split.outputs]
-        held = numpy_helper.from_array(np.array(widths, np.int64))
-        nodes.append(helper.make_node("Constant", [], [f"widths{number}"], value=held))
+        widths_tensor = numpy_helper.from_array(np.array(widths, np.int64))
+        nodes.append(helper.make_node("Constant", [], [f"widths{number}"], value=widths_tensor))
         parts = [f"p{number}_{index}" for index in range(len(widths))]
         nodes.append(helper.make_node("Split", [whole, f"widths{number}"], parts, axis=2))
         names |= dict(zip(split.outputs, parts, strict=True))
@@ -197,9 +199,9 @@ def without_readers(regions: Iterable[FusedRegion]) -> frozenset[ir.Node]:
         if node is None or node in found or node in gone:
             continue
         outputs = node.outputs
-        if any(one in kept or one.is_graph_output() for one in outputs):
+        if any(output in kept or output.is_graph_output() for output in outputs):
             continue
-        if all(use.node in found or use.node in gone for one in outputs for use in one.uses()):
+        if all(use.node in found or use.node in gone for item in outputs for use in item.uses()):
             found.add(node)
             pending += node.inputs
     return frozenset(found)

@@ -73,10 +73,10 @@ def shared_rows(scope: Scope, node: ir.Node, value: ir.Value) -> SharedRows | No
 def _shared(station: Station, shape: tuple[Size, ...]) -> SharedRows | None:
     batch, heads, rows, width = station.layout.source
     result = station.layout.result
-    place = len(result) - 2
+    dim = len(result) - 2
     repeated = station.layout.repeated
-    others = [factor for axis, group in enumerate(result) if axis != place for factor in group]
-    if result[place] != rows or others != [*batch, *heads, *repeated, *width]:
+    others = [factor for axis, group in enumerate(result) if axis != dim for factor in group]
+    if result[dim] != rows or others != [*batch, *heads, *repeated, *width]:
         return None
     times, kv_heads = product(factor.size for factor in repeated), shape[1]
     if not isinstance(times, int) or not isinstance(kv_heads, int):

@@ -88,7 +88,7 @@ def _rows_around(scope: Scope, node: ir.Node, found: AttentionNode) -> _Rows | N
     assert pack is not None
     inside = {each for pair in pairs for each in pair} | {node}
     if any(
-        use.node not in inside for pair in pairs for one in pair for use in one.outputs[0].uses()
+        use.node not in inside for pair in pairs for item in pair for use in item.outputs[0].uses()
     ):
         return None
     known = tuple(value for value in sources if value is not None)
@@ -134,7 +134,7 @@ def _is(node: ir.Node, op_type: str) -> bool:
 
 def is_own_split(scope: Scope, split: ir.Node, readers: Set[ir.Node]) -> bool:
     """Say whether a node splits columns, for some others of its graph alone."""
-    if not _is(split, "Split") or any(one.graph is not split.graph for one in readers):
+    if not _is(split, "Split") or any(reader.graph is not split.graph for reader in readers):
         return False
     for value in split.outputs:
         if value.is_graph_output() or any(use.node not in readers for use in value.uses()):

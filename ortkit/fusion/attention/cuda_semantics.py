@@ -138,7 +138,7 @@ def _of_one_query(scope: Scope, node: ir.Node, found: AttentionNode) -> Attentio
         stacked=True,
         columns=0 if body.stacked else body.heads * body.v_width,
     )
-    caches = [cache_row(scope, one.value) for one in (k, v)]
+    caches = [cache_row(scope, item.value) for item in (k, v)]
     changed = replace(
         found, body=body, operands=(q, k.value, v.value, *operands[2:]), batch=k.batch
     )
@@ -149,7 +149,7 @@ def _of_one_query(scope: Scope, node: ir.Node, found: AttentionNode) -> Attentio
     inputs = (q, first.new, second.new, *operands[2:], first.past, second.past)
     if first.nodes[-1] is second.nodes[-1] or depends(inputs, writers):
         return changed
-    if any(one.graph is not node.graph for one in writers):
+    if any(writer.graph is not node.graph for writer in writers):
         return changed
     return replace(
         changed,
@@ -189,7 +189,7 @@ class _Reader:
         if is_stacked:
             counts = q[1], k[1]
         heads, kv_heads = counts
-        widths = [one[-1] for one in self._shapes]
+        widths = [shape[-1] for shape in self._shapes]
         if not (isinstance(heads, int) and isinstance(kv_heads, int) and heads > 0 < kv_heads):
             return Refused("attention of heads whose number is not known")
         if not all(isinstance(width, int) for width in widths):
@@ -254,13 +254,13 @@ class _Reader:
         self,
         body: AttentionBody,
         sizes: tuple[Size, Size, Size],
-        held: ir.Value | None = None,
+        carried: ir.Value | None = None,
         **more: Any,
     ) -> AttentionNode:
         queries, keys, batch = sizes
         changed = replace(body, **more)
-        operands = self._operands() if held is None else (*self._operands(), held)
-        shape = () if held is None else self._scope.shapes.shape(held) or ()
+        operands = self._operands() if carried is None else (*self._operands(), carried)
+        shape = () if carried is None else self._scope.shapes.shape(carried) or ()
         is_of_keys = changed.mask == "keys" or (len(shape) > 1 and shape[-2] == 1)
         return AttentionNode(changed, operands, queries, keys, batch, is_of_keys, self._cached)
 

@@ -100,8 +100,10 @@ class BodyWriter:
 
     def _weight(self, conv: ir.Node) -> str:
         weight, blocks = self._array(conv.inputs[1]), (self.block, *self.block.parts)
-        anchors = (one.anchor for one in blocks if conv in one.convs)
-        anchor = next(one for one in anchors if isinstance(one, ConvAnchor))
+        anchors = (block.anchor for block in blocks if conv in block.convs)
+        anchor = next(
+            conv_anchor for conv_anchor in anchors if isinstance(conv_anchor, ConvAnchor)
+        )
         return self._packed(weight, anchor.layout(weight.shape))
 
     def _packed(self, array: np.ndarray, layout: Prepack, name: str = "") -> str:

@@ -26,7 +26,7 @@ MOST_ROUNDS = 6
 RULE = "nhwc"
 _AGAIN = "a block was refused"
 #: Why a Concat is left to ONNX Runtime.
-_BETTER_APART = "without it the convolutions around it gain more by NHWC"
+_BETTER_SPLIT = "without it the convolutions around it gain more by NHWC"
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ def find_chains(
     """
     target = target_of(scope)
     refused: set[ir.Node] = set()
-    apart: set[ir.Node] = set()
+    separate: set[ir.Node] = set()
     chains: list[Chain] = []
     for _ in range(MOST_ROUNDS):
-        blocks = target.find(scope, graph, frozenset(refused), frozenset(apart))
+        blocks = target.find(scope, graph, frozenset(refused), frozenset(separate))
         groups = _connected(blocks)
         chains = [
-            _judged(scope, target, group, accepts, refused, apart, spares=spares)
+            _judged(scope, target, group, accepts, refused, separate, spares=spares)
             for group in groups
         ]
         if not any(chain.reason == _AGAIN for chain in chains):
@@ -95,17 +95,17 @@ def _judged(
     blocks: list[Block],
     accepts: Callable[[RegionSignature], Refused | None],
     refused: set[ir.Node],
-    apart: set[ir.Node],
+    separate: set[ir.Node],
     *,
     spares: bool,
 ) -> Chain:
-    """Return the group as a chain; adds to `refused`, or to `apart` what should not be joined."""
+    """Return the group as a chain; adds to `refused`, or to `separate` what stays out of it."""
     around = borders(blocks, spares=spares and target.spares)
     cost = target.chain_cost(scope, blocks, around)
     if parting := _parting(scope, target, blocks, spares=spares):
         for block in parting:
             outputs = (block.output.name or "",)
-            scope.log.miss(PASS, describe(block.convs[0]), _BETTER_APART, outputs)
+            scope.log.miss(PASS, describe(block.convs[0]), _BETTER_SPLIT, outputs)
         refused.update(block.convs[0] for block in parting)
         return Chain(tuple(blocks), (), cost, _AGAIN)
     reason = "" if cost.pays else f"not predicted to gain {cost.least_in_words} of its time"
@@ -124,7 +124,7 @@ def _judged(
     for block, verdict in zip(blocks, verdicts, strict=True):
         if verdict is not None:
             if block.parts:
-                apart.add(block.convs[0])
+                separate.add(block.convs[0])
             else:
                 refused.update(block.convs)
             outputs = (block.convs[0].outputs[0].name or "",)
@@ -147,7 +147,7 @@ def _parting(
             target.chain_cost(scope, group, borders(group, spares=spares and target.spares))
             for group in _connected(some)
         ]
-        return sum(one.before - one.after for one in costs if one.pays)
+        return sum(cost.before - cost.after for cost in costs if cost.pays)
 
     kept, parting = blocks, list[Block]()
     most = None

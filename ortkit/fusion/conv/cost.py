@@ -86,7 +86,7 @@ def _convolution(scope: Scope, block: Block) -> tuple[float, float]:
         return first[0] + second[0], first[1] + second[1]
     outputs, taps = _elements(scope, block.output), prod(block.windows[0].kernel)
     steps = sum(map(_is_step, block.nodes))
-    times = [outputs * taps * sizes_of(scope, block.source)[1] * one for one in LOWERED]
+    times = [outputs * taps * sizes_of(scope, block.source)[1] * item for item in LOWERED]
     times = [time + outputs * one for time, one in zip(times, OUTPUT, strict=True)]
     if isinstance(block.anchor, ConvAnchor) and block.anchor.estimate is not None:
         predicted = block.anchor.estimate(conv_sizes(scope, block.convs[0], block.windows[0]))

@@ -47,10 +47,10 @@ class LayoutAdvice:
 
 def advise(scopes: Sequence[Scope], excluded: frozenset[ir.Node] = frozenset()) -> LayoutAdvice:
     """Decide by the shapes of the convolutions that are not `excluded` by kernels of ours."""
-    found = [one for scope in scopes for one in _convolutions(scope, excluded)]
+    found = [convolution for scope in scopes for convolution in _convolutions(scope, excluded)]
     if len(found) < LEAST_CONVOLUTIONS:
         return LayoutAdvice({}, f"{len(found)} convolutions are left to ONNX Runtime")
-    total = sum(one.products for one in found)
+    total = sum(item.products for item in found)
     grouped = sum(one.products for one in found if one.is_grouped) / total
     fitting = sum(one.products for one in found if one.fits) / total
     if grouped > MOST_GROUPED or sum(one.is_grouped for one in found) * 10 > len(found):
@@ -85,7 +85,7 @@ def beside_convolutions(scope: Scope) -> frozenset[ir.Node]:
             continue
         makers = {value.producer() for value in node.inputs if value is not None}
         readers = {use.node for value in node.outputs for use in value.uses()}
-        if any(one is not None and one.op_type == "Conv" for one in (*makers, *readers)):
+        if any(item is not None and item.op_type == "Conv" for item in (*makers, *readers)):
             found.add(node)
     return frozenset(found)
 

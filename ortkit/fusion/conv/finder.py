@@ -57,9 +57,16 @@ class BlockFinder:
         self.gates: dict[ir.Value, Block] = {}
         self.excluded: set[ir.Node] = set()
         self._made: set[ir.Value] = set()
-        anchors: list[ImageAnchor] = [load(place) for place in scope.traits.image_anchors]
-        self._images = {each: one for one in anchors for each in one.operators if not one.is_gate}
-        self._gates = {each: one for one in anchors for each in one.operators if one.is_gate}
+        anchors: list[ImageAnchor] = [load(name) for name in scope.traits.image_anchors]
+        self._images = {
+            each: anchor for anchor in anchors for each in anchor.operators if not anchor.is_gate
+        }
+        self._gates = {
+            each: image_anchor
+            for image_anchor in anchors
+            for each in image_anchor.operators
+            if image_anchor.is_gate
+        }
 
     @classmethod
     def find(
@@ -82,8 +89,8 @@ class BlockFinder:
             gates = kept  # what the others multiplied is no gated source
         pooled = {gate.source for gate in gates}
         blocks = [replace(block, pooled=block.output in pooled) for block in blocks]
-        places = {node: index for index, node in enumerate(graph)}
-        return sorted([*blocks, *gates], key=lambda block: places[block.last])
+        indices = {node: index for index, node in enumerate(graph)}
+        return sorted([*blocks, *gates], key=lambda block: indices[block.last])
 
     def convolution(self, conv: ir.Node) -> Block | None:
         """Return the block around a convolution; one that is refused leaves its reason."""
@@ -129,8 +136,8 @@ class BlockFinder:
             sizes: The convolution's.
             dtype: Of the image; kernels for float32 decide for those in 16 bits too.
         """
-        for place in self.scope.traits.conv_anchors:
-            anchor: ConvAnchor = load(place)
+        for name in self.scope.traits.conv_anchors:
+            anchor: ConvAnchor = load(name)
             verdict = anchor.dtype == dtype and anchor.takes(sizes)
             if verdict:
                 return verdict if isinstance(verdict, Refused) else anchor
@@ -226,7 +233,7 @@ class BlockFinder:
             self.scope, conv.outputs[0], is_step, self._is_inner, MAX_EPILOGUE_OPS
         )
         nodes = [node for step in steps for node in step]
-        found = [one for node in nodes for one in (*widening.get(node, ()), node)]
+        found = [item for node in nodes for item in (*widening.get(node, ()), node)]
         return found, tuple(extras), nodes[-1].outputs[0] if nodes else conv.outputs[0]
 
     def narrow(
@@ -293,6 +300,6 @@ class BlockFinder:
 
 def _settled(blocks: list[Block], gates: list[Block]) -> list[Block]:
     """Return the gates whose means a depthwise block makes and that 1x1 convolutions take in."""
-    taken_in = {block.gate for block in blocks}
+    fused_gates = {block.gate for block in blocks}
     depthwise = {block.output for block in blocks if block.kind == "depthwise_conv"}
-    return [gate for gate in gates if gate.output in taken_in and gate.source in depthwise]
+    return [gate for gate in gates if gate.output in fused_gates and gate.source in depthwise]

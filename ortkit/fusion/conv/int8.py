@@ -32,8 +32,8 @@ def sizes_in_block(scope: Scope, block: Block) -> ConvSizes:
     found, node = find_convolution(scope, block.convs[0]), block.convs[0]
     assert isinstance(found, IntegerProduct)
     is_whole = node.op_type == "QLinearConv" or is_rounded(node.outputs[0])
-    others = [one for one in block.nodes if one is not node]
-    steps = sum(1 for one in others if not is_whole or is_op(one, "QuantizeLinear"))
+    others = [item for item in block.nodes if item is not node]
+    steps = sum(1 for other in others if not is_whole or is_op(other, "QuantizeLinear"))
     return replace(quantized_sizes(scope, found), steps=steps, is_rounded=is_whole)
 
 
@@ -43,7 +43,9 @@ def describe_quantized(scope: Scope, block: Block) -> Described:
     if not isinstance(found, IntegerProduct) or not isinstance(block.anchor, ConvAnchor):
         raise InternalError("an int8 convolution that is none any more")
     chain = ConvolutionChain.of(scope, found, block.anchor)
-    end = next(one for one in chain.ends if one.value is block.output)
+    end = next(item for item in chain.ends if item.value is block.output)
     region, signature = chain.region(end)
     constants = (value.const_value for value in region.inputs[len(block.operands) :])
-    return Described(signature, tuple(one.numpy() for one in constants if one is not None))
+    return Described(
+        signature, tuple(constant.numpy() for constant in constants if constant is not None)
+    )

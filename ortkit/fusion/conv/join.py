@@ -15,7 +15,7 @@ _PAYS = "ortkit.custom_ops.tvm.conv.expand_depthwise:pays"
 
 
 def join_expansions(
-    scope: Scope, blocks: Sequence[Block], apart: frozenset[ir.Node]
+    scope: Scope, blocks: Sequence[Block], separate: frozenset[ir.Node]
 ) -> list[Block]:
     """Return the blocks with each pair that is worth it as one, in the place of the second.
 
@@ -27,7 +27,7 @@ def join_expansions(
     firsts = {
         block.output: block
         for block in blocks
-        if _may_be_first(block) and block.convs[0] not in apart
+        if _may_be_first(block) and block.convs[0] not in separate
     }
     joined = {
         block.output: _join(firsts[block.source], block)

@@ -48,7 +48,7 @@ class ConvTarget:
         changed = sum(self.border_cost(scope, value) for value in around.changed)
         return ChainCost(
             sum(one.before for one in costs) + spared, sum(one.after for one in costs) + changed,
-            min(one.least for one in costs),
+            min(item.least for item in costs),
         )  # fmt: skip
 
 
@@ -81,8 +81,8 @@ class CudaBlockFinder(BlockFinder):
     needs_sizes = True
 
 
-def _find(scope: Scope, graph: ir.Graph, refused: _Nodes, apart: _Nodes) -> list[Block]:
-    return join_expansions(scope, CpuBlockFinder.find(scope, graph, refused), apart)
+def _find(scope: Scope, graph: ir.Graph, refused: _Nodes, separate: _Nodes) -> list[Block]:
+    return join_expansions(scope, CpuBlockFinder.find(scope, graph, refused), separate)
 
 
 def _find_cuda(scope: Scope, graph: ir.Graph, refused: _Nodes, _: _Nodes) -> list[Block]:

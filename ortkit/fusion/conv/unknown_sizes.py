@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ortkit.graph.shapes.fixed import place_of
+from ortkit.graph.shapes.fixed import label_of
 from ortkit.graph.symbolic.dims import Atom, Size, names, sole_atom
 from ortkit.rewrite.scope import Scope
 
@@ -20,12 +20,12 @@ def unknown_sizes_note(scopes: Sequence[Scope]) -> str:
     """
     count, unknown = 0, set[str]()
     for scope in scopes:
-        places = _places(scope)
+        labels = _labels(scope)
         for node in scope.nodes():
             if (node.domain, node.op_type) != ("", "Conv") or node.inputs[0] is None:
                 continue
             shape = scope.shapes.shape(node.inputs[0]) or ()
-            found = set[str]().union(*(_given(size, places) for size in shape[2:]))
+            found = set[str]().union(*(_given(size, labels) for size in shape[2:]))
             count += bool(found)
             unknown |= found
     if not count:
@@ -35,17 +35,17 @@ def unknown_sizes_note(scopes: Sequence[Scope]) -> str:
     return f"{what} images of unknown sizes and may have no kernel for that; give {flags}"
 
 
-def _places(scope: Scope) -> Mapping[Atom, str]:
+def _labels(scope: Scope) -> Mapping[Atom, str]:
     """Return what to call the sizes of the model's inputs that have no name."""
     return {
-        atom: place_of(value, axis)
+        atom: label_of(value, axis)
         for value in scope.model.graph.inputs
         for axis, size in enumerate(scope.shapes.shape(value) or ())
         if (atom := sole_atom(size)) is not None and atom.kind == "size"
     }
 
 
-def _given(size: Size, places: Mapping[Atom, str]) -> set[str]:
+def _given(size: Size, labels: Mapping[Atom, str]) -> set[str]:
     """Return the names, and places of inputs, that a size depends on."""
     atoms = () if isinstance(size, int) else size.atoms()
-    return {*names(size), *(places[atom] for atom in atoms if atom in places)}
+    return {*names(size), *(labels[atom] for atom in atoms if atom in labels)}

@@ -80,8 +80,8 @@ def _split_consumer(scope: Scope, node: ir.Node) -> ir.Node | None:
     if split is None or split.op_type != "Split" or split.domain or split.graph is not node.graph:
         return None
     columns = scope.shapes.shape(value) or ()
-    parts = [scope.shapes.shape(one) or () for one in split.outputs]
-    if len(parts) != _HALF_COUNT or any(one.is_graph_output() for one in split.outputs):
+    parts = [scope.shapes.shape(output) or () for output in split.outputs]
+    if len(parts) != _HALF_COUNT or any(item.is_graph_output() for item in split.outputs):
         return None
     if any(len(part) != len(columns) or part[:-1] != columns[:-1] for part in parts):
         return None

@@ -125,7 +125,7 @@ class _Writer:
         if split is None or whole is None or not self._are_neighbours(split, q, k):
             return self._rows(q, self._heads), self._rows(k, self._kv_heads), self._alone(v)
         parts = list(split.outputs)
-        first = sum(_columns(self._scope, one) for one in parts[: parts.index(q)]) // self._width
+        first = sum(_columns(self._scope, part) for part in parts[: parts.index(q)]) // self._width
         all_heads = _columns(self._scope, whole) // self._width
         both = self._rows(whole, all_heads, first, self._heads + self._kv_heads)
         sizes = (self._heads * self._width, self._kv_heads * self._width)
@@ -136,7 +136,7 @@ class _Writer:
         """Say whether the keys lie after the queries, and these begin as a head does."""
         parts = list(split.outputs)
         index = parts.index(q)
-        first = sum(_columns(self._scope, one) for one in parts[:index])
+        first = sum(_columns(self._scope, part) for part in parts[:index])
         return parts[index + 1 : index + 2] == [k] and first % self._width == 0
 
     def _alone(self, part: ir.Value) -> ir.Value:
@@ -145,7 +145,7 @@ class _Writer:
         whole = None if split is None else self._whole(split)
         if split is None or whole is None:
             return part
-        sizes = [_columns(self._scope, one) for one in split.outputs]
+        sizes = [_columns(self._scope, output) for output in split.outputs]
         return self._split(whole, sizes)[list(split.outputs).index(part)]
 
     def _whole(self, split: ir.Node) -> ir.Value | None:
@@ -156,7 +156,7 @@ class _Writer:
         columns = _columns(self._scope, whole)
         if axis not in (2, -1) or not columns or columns % self._width:
             return None
-        return whole if all(_columns(self._scope, one) for one in split.outputs) else None
+        return whole if all(_columns(self._scope, output) for output in split.outputs) else None
 
     def _rows(self, rows: ir.Value, heads: int, first: int = 0, count: int = 0) -> ir.Value:
         """Return rows of heads, rotated: all of them, or `count` from the first one on."""

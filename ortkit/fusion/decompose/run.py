@@ -75,7 +75,7 @@ def decomposed(scopes: Sequence[Scope], decompositions: Sequence[Decomposition])
     """
     graphs = [scope for scope in scopes if not scope.is_function]
     done = [
-        each for one in decompositions for scope in graphs for each in _transactions(one, scope)
+        each for item in decompositions for scope in graphs for each in _transactions(item, scope)
     ]
     try:
         yield
@@ -84,8 +84,8 @@ def decomposed(scopes: Sequence[Scope], decompositions: Sequence[Decomposition])
             if transaction.can_undo() is None:
                 transaction.undo()
         for scope in graphs if decompositions else ():
-            for one in decompositions:
-                one.finish(scope)
+            for decomposition in decompositions:
+                decomposition.finish(scope)
             drop_unread(scope)
 
 

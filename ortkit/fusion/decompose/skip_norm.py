@@ -52,10 +52,10 @@ class DecomposeSkipNorm(Decomposition):
     def rewrite(self, site: Site) -> None:
         node = site.node
         if site.opset < _SINCE or any(
-            one.uses() or one.is_graph_output() for one in node.outputs[1:_SUM]
+            output.uses() or output.is_graph_output() for output in node.outputs[1:_SUM]
         ):
             return
-        products = (_is_of_product(site.scope, one, self.wanted) for one in node.inputs[:2])
+        products = (_is_of_product(site.scope, value, self.wanted) for value in node.inputs[:2])
         if any(products) and site.claim("skip-norm"):
             _split(site)
 
@@ -69,12 +69,12 @@ def _is_of_product(scope: Scope, value: ir.Value | None, wanted: Wanted) -> bool
 def _split(site: Site) -> None:
     scope, skip, y = site.scope, site.node, site.output
     inputs = [*skip.inputs, *[None] * 5][:5]
-    place = _BIAS[skip.op_type]
+    index = _BIAS[skip.op_type]
     value, other = _product_first(scope, inputs[0], inputs[1])
-    for term in (inputs[place], other):
+    for term in (inputs[index], other):
         if term is not None:
             value = site.op("Add", [value, term], name=f"{y.name}/sum")
-    factors = inputs[2:place]
+    factors = inputs[2:index]
     while factors and factors[-1] is None:
         factors.pop()
     attributes = {"axis": -1, "epsilon": site.float("epsilon", 1e-12)}

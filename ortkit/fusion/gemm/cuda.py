@@ -49,9 +49,13 @@ class EpilogueChain:
     @property
     def nodes(self) -> frozenset[ir.Node]:
         """All nodes of the chain and the Transposes of the weights."""
-        transposes = (operand_transpose_of(one) for one in self.products)
+        transposes = (operand_transpose_of(product) for product in self.products)
         return frozenset(
-            (*self.products, *self.epilogue, *(one for one in transposes if one is not None))
+            (
+                *self.products,
+                *self.epilogue,
+                *(transpose for transpose in transposes if transpose is not None),
+            )
         )
 
 
@@ -261,7 +265,9 @@ def _partner(
                 if is_equivalent and is_same
                 else None
             )
-        sources = [one for one in node.inputs if one is not None and not scope.is_constant(one)]
+        sources = [
+            item for item in node.inputs if item is not None and not scope.is_constant(item)
+        ]
         if len(sources) != 1 or not _is_step(scope, node, sources[0]):
             return None
         for other in node.inputs:
@@ -341,7 +347,7 @@ def norm_of(
         return None
     if rows is not norm.outputs[0] or any(use.node not in readers for use in rows.uses()):
         return None
-    if any(one.uses() or one.is_graph_output() for one in norm.outputs[1:]):
+    if any(output.uses() or output.is_graph_output() for output in norm.outputs[1:]):
         return None
     return norm
 

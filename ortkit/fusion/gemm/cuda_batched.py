@@ -51,14 +51,14 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
     """Say whether a node multiplies matrices in half precision, and not rows by a constant one."""
     if node.domain or node.op_type != "MatMul" or is_product(scope, node):
         return False
-    factors = [one for one in node.inputs if one is not None]
-    shapes = [scope.shapes.shape(one) for one in (*factors, node.outputs[0])]
+    factors = [value for value in node.inputs if value is not None]
+    shapes = [scope.shapes.shape(factor) for factor in (*factors, node.outputs[0])]
     if any(shape is None or len(shape) < _MATRIX for shape in shapes):
         return False
     left, right, result = (shape or () for shape in shapes)
     if not isinstance(left[-1], int) or not isinstance(result[-1], int):
         return False
-    if any(scope.shapes.dtype(one) not in HALF_DTYPES for one in factors):
+    if any(scope.shapes.dtype(item) not in HALF_DTYPES for item in factors):
         return False
     # A Transpose without `perm` reverses all axes.
     transposes = [

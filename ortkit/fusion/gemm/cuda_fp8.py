@@ -88,10 +88,12 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     for node in search.nodes():
         if is_fp8_product(search.scope, node):
             makers = _dequantized_by(search.scope, node.inputs[0])
-            one = _product(search, anchor, node, makers)
-            if one.signature is not None and makers:
+            product = _product(search, anchor, node, makers)
+            if product.signature is not None and makers:
                 rounded |= dict.fromkeys(v for v in makers[0].inputs[:1] if v is not None)
-            yield one if one.signature or not makers else _product(search, anchor, node, ())
+            yield (
+                product if product.signature or not makers else _product(search, anchor, node, ())
+            )
     for value in rounded:
         yield from _rounding(search, value)
 
@@ -115,7 +117,7 @@ def _product(
         norm, sizes = None, replace(sizes, is_normed=False)
     prediction = predict(scope, anchor, sizes)
     last = _rounding_consumer(scope, chain.output, search.excluded) if is_narrow else None
-    ends = [one for one in (norm, last) if one is not None]
+    ends = [item for item in (norm, last) if item is not None]
     whole = search.region([*chain.products, *chain.epilogue, *ends], anchor.kind)
     if prediction is None:
         return refused(whole, "large-M matmuls in half precision with fp8 weights are no faster")
@@ -125,11 +127,13 @@ def _product(
 def _rounding(search: Search, value: ir.Value) -> Iterator[Candidate]:
     """Yield the region that rounds rows for fp8 matmuls."""
     nodes = _rounding_nodes(value)
-    taken = [one for one in nodes if one in search.excluded or one.graph is not search.graph]
-    if taken or not nodes:
+    excluded = [
+        item for item in nodes if item in search.excluded or item.graph is not search.graph
+    ]
+    if excluded or not nodes:
         return
     sources = (one for node in nodes for one in node.inputs)
-    norms = [norm for one in sources if (norm := norm_of(one, nodes, search.excluded))][:1]
+    norms = [norm for source in sources if (norm := norm_of(source, nodes, search.excluded))][:1]
     shape = search.scope.shapes.shape(value) or ()
     # As nodes, one after the other, and as one kernel; a size that is not known counts as one.
     once = rounding_ns(prod(size for size in shape if isinstance(size, int)))
@@ -180,16 +184,18 @@ def _dequantized(
     assert dtype is not None
     scale = np.broadcast_to(matrix.scale.reshape(-1), matrix.numbers.shape[:1])
     parts = {"eight": matrix.numbers, "scales": scale.astype(FLOATS[dtype])}
-    held = []
+    constants = []
     for what, array in parts.items():
         if what == "eight" and matrix.is_stored_transposed:
-            held.append(add(matrix.source, None))
+            constants.append(add(matrix.source, None))
             continue
         packed = ir.tensor(np.ascontiguousarray(array))
         constant = search.constant((matrix.source, what), f"{matrix.source.name}/{what}", packed)
-        held.append(add(constant, TensorSpec(f"{name}/{what}", array.dtype.name, array.shape)))
+        constants.append(
+            add(constant, TensorSpec(f"{name}/{what}", array.dtype.name, array.shape))
+        )
     wide = name if matrix.is_direct else f"{name}_wide"
-    nodes = [helper.make_node("DequantizeLinear", held, [wide], axis=0)]
+    nodes = [helper.make_node("DequantizeLinear", constants, [wide], axis=0)]
     if not matrix.is_direct:
         nodes.append(helper.make_node("Transpose", [wide], [name], perm=[1, 0]))
     return nodes
@@ -306,7 +312,7 @@ def _rounding_nodes(value: ir.Value) -> tuple[ir.Node, ...]:
         found[node] = None
         if node is end or node.op_type != "Cast":  # the other one makes float32 of the rows
             pending += [
-                made for one in node.inputs if one is not None and (made := one.producer())
+                made for item in node.inputs if item is not None and (made := item.producer())
             ]
     return tuple(found)
 

@@ -52,9 +52,9 @@ def _norm_consumer(scope: Scope, value: ir.Value) -> ir.Node | None:
         return None
     if value not in node.inputs[:2]:
         return None
-    terms = [one for one in node.inputs[:2] if one is not None]
+    terms = [item for item in node.inputs[:2] if item is not None]
     if len(terms) != 2 or not scope.shapes.same_shape(*terms):
         return None
-    if any(one.uses() or one.is_graph_output() for one in node.outputs[1:_SUM]):
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:_SUM]):
         return None
     return node

@@ -29,14 +29,14 @@ class _Sum:
 
     Args:
         nodes: What computes it.
-        place: Which operand the chain's value is.
+        index: Which operand the chain's value is.
         other: The other one.
         grid: What its numbers stand for.
         result: What those of the sum stand for.
     """
 
     nodes: tuple[ir.Node, ...]
-    place: int
+    index: int
     other: ir.Value
     grid: Grid
     result: Grid
@@ -49,11 +49,11 @@ def add_quantized(chain: Chain) -> bool:
     if wide is None or add is None or (add.domain, add.op_type) != ("", "Add"):
         return False
     rounding = find_rounding(chain, add.outputs[0])
-    place = list(add.inputs).index(wide.outputs[0])
-    other = dequantized(chain.scope, add.inputs[1 - place])
+    index = list(add.inputs).index(wide.outputs[0])
+    other = dequantized(chain.scope, add.inputs[1 - index])
     if rounding is None or other is None or not chain.keeps_shape(add):
         return False
-    return _add(chain, _Sum((wide, add, *rounding.nodes), place, *other, rounding.grid))
+    return _add(chain, _Sum((wide, add, *rounding.nodes), index, *other, rounding.grid))
 
 
 def add_by_operator(chain: Chain) -> bool:
@@ -62,9 +62,9 @@ def add_by_operator(chain: Chain) -> bool:
     if node is None or (node.domain, node.op_type) != (MICROSOFT, "QLinearAdd"):
         return False
     inputs = list(node.inputs)
-    place = 0 if inputs[0] is chain.value else 1
-    own = grid_of(scope, *inputs[3 * place + 1 : 3 * place + 3])
-    at = 3 * (1 - place)
+    index = 0 if inputs[0] is chain.value else 1
+    own = grid_of(scope, *inputs[3 * index + 1 : 3 * index + 3])
+    at = 3 * (1 - index)
     grid, source = grid_of(scope, *inputs[at + 1 : at + 3]), inputs[at]
     result = grid_of(scope, *inputs[6:8]) if len(inputs) > 7 else None
     if own != chain.grid or grid is None or source is None or result is None:
@@ -72,7 +72,7 @@ def add_by_operator(chain: Chain) -> bool:
     is_bytes = scope.shapes.dtype(source) == ir.DataType.UINT8
     if not is_bytes or source is chain.value or not chain.keeps_shape(node):
         return False
-    return _add(chain, _Sum((node,), place, source, grid, result))
+    return _add(chain, _Sum((node,), index, source, grid, result))
 
 
 def _add(chain: Chain, found: _Sum) -> bool:
@@ -91,8 +91,8 @@ def _add(chain: Chain, found: _Sum) -> bool:
     assert chain.grid is not None
     both = [(chain.name, chain.grid), (name, found.grid)]
     operands: list[str] = []
-    for one, grid in both if found.place == 0 else both[::-1]:
-        operands += [one, *body.grid(grid)]
+    for text, grid in both if found.index == 0 else both[::-1]:
+        operands += [text, *body.grid(grid)]
     made = f"t{len(body.writer.nodes)}_sum"
     operands += body.grid(found.result)
     body.writer.nodes.append(helper.make_node("QLinearAdd", operands, [made], domain=MICROSOFT))
@@ -109,8 +109,8 @@ def look_up(chain: Chain) -> bool:
     if not isinstance(found, Lookup):
         return False
     writer, name = chain.body.writer, chain.body.table(found.table)
-    place = writer.op("Cast", chain.name, to=int(ir.DataType.INT32))
-    chain.go_on(found.nodes, writer.op("Gather", name, place), found.grid)
+    index = writer.op("Cast", chain.name, to=int(ir.DataType.INT32))
+    chain.go_on(found.nodes, writer.op("Gather", name, index), found.grid)
     return True
 
 

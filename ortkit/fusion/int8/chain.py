@@ -84,13 +84,13 @@ class Chain:
 
     def __post_init__(self) -> None:
         """Write the product, with what rounds it if that is one operation."""
-        one = self.product
-        self.body = BodyBuilder(one.end.name or "", self.constants)
-        self.nodes, self.value = list(one.nodes), one.end
-        found = find_rounding(self, one.end) if one.is_merged else None
+        product = self.product
+        self.body = BodyBuilder(product.end.name or "", self.constants)
+        self.nodes, self.value = list(product.nodes), product.end
+        found = find_rounding(self, product.end) if product.is_merged else None
         rounding = None if found is None else found.grid
-        written = ProductWriter(self.scope, one, self.body).write(rounding)
-        self.name, self.grid = written.name, one.grid
+        written = ProductWriter(self.scope, product, self.body).write(rounding)
+        self.name, self.grid = written.name, product.grid
         if written.is_rounded and found is not None:
             self.go_on(found.nodes, written.name, found.grid)
         else:

@@ -47,7 +47,7 @@ class ConvolutionChain(Chain):
     def best(self) -> End:
         """The last end in bytes; the last one if none is."""
         ends = self.ends[::-1]
-        return next((one for one in ends if self._is_bytes(one)), ends[0])
+        return next((end for end in ends if self._is_bytes(end)), ends[0])
 
     def operands(self, end: End) -> tuple[ir.Value, ...]:
         """Return what is read but for constants, x first."""

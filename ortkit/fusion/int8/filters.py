@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.analysis.quantization import is_op, places
+from ortkit.analysis.quantization import is_op, quantized_axis
 from ortkit.fusion.int8.grids import Array, channel_grids, dequantized, grid_of, quotient
 from ortkit.fusion.int8.products import Finder, IntegerProduct
 from ortkit.fusion.int8.weights import Sizes, Weights
@@ -166,7 +166,7 @@ class _Finder(Finder):
             return None
         zero = node.inputs[2] if len(node.inputs) > 2 else None
         weight = self._filters(self.folded(node, _RANK) or node.inputs[0], zero)
-        axis, block = places(Site(self.scope, node, ""), node)
+        axis, block = quantized_axis(Site(self.scope, node, ""), node)
         scales = self.scales(node.inputs[1], weight)
         if scales is None or block or (scales.ndim and axis):
             raise RefusedError("its scales are not one for each filter")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.analysis.quantization import is_op, places
+from ortkit.analysis.quantization import is_op, quantized_axis
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
@@ -67,7 +67,7 @@ def channel_grids(scope: Scope, node: ir.Node, columns: int, axis: int) -> Chann
     """
     scales = scope.array(node.inputs[1], columns)
     zeros = scope.array(node.inputs[2], columns) if len(node.inputs) > 2 else None
-    along, block = places(Site(scope, node, ""), node)
+    along, block = quantized_axis(Site(scope, node, ""), node)
     source = node.inputs[0]
     rank = None if source is None else scope.shapes.rank(source)
     if scales is None or scales.dtype != np.float32 or scales.shape != (columns,):

@@ -52,29 +52,33 @@ class ProductWriter:
             rounding: Of what rounds the result; None if nothing does, or ONNX Runtime rounds
                 apart from the product.
         """
-        one, w = self.product, self.body.writer
+        integer_product, w = self.product, self.body.writer
         panels = self.body.constants(
-            one.matrix, f"{one.matrix.value.name}/panels", one.matrix.tensor()
+            integer_product.matrix,
+            f"{integer_product.matrix.value.name}/panels",
+            integer_product.matrix.tensor(),
         )
-        x, packed = self.body.input("x", one.x), self.body.input("w", panels)
+        x, packed = self.body.input("x", integer_product.x), self.body.input("w", panels)
         cast = w.op("Cast", self._sums(x, self._weights(packed)), to=int(ir.DataType.FLOAT))
-        scale = one.scale
+        scale = integer_product.scale
         if rounding is not None and not isinstance(scale, ir.Value):
             scale = quotient(scale, rounding.scale)
             if not np.isfinite(scale).all():
-                scale, rounding = one.scale, None
+                scale, rounding = integer_product.scale, None
         name = self._operand("s", scale)
-        if one.factor is not None:
-            name = w.op("Mul", self.body.input("f", one.factor), name)
+        if integer_product.factor is not None:
+            name = w.op("Mul", self.body.input("f", integer_product.factor), name)
         scaled = w.op("Mul", cast, name)
-        if one.bias is not None:
-            name = self._operand("b", one.bias)
+        if integer_product.bias is not None:
+            name = self._operand("b", integer_product.bias)
             scaled = w.op("Add", scaled, name)
-        grid = rounding if one.grid is None else one.grid
+        grid = rounding if integer_product.grid is None else integer_product.grid
         if grid is None:
             return WrittenProduct(scaled, is_rounded=False)
         made = self.body.quantized(scaled, Grid(np.float32(1.0), grid.zero))
-        return WrittenProduct(made, is_rounded=rounding is not None and one.grid is None)
+        return WrittenProduct(
+            made, is_rounded=rounding is not None and integer_product.grid is None
+        )
 
     def _operand(self, name: str, given: ir.Value | Array) -> str:
         """Return an input: a value of the graph, or constant numbers of each column."""
@@ -113,8 +117,8 @@ class ProductWriter:
             sums = matrix.sums(w, x, weights, self.body.input("z", given))
         else:
             zero = w.op("Cast", self.body.input("z", given), to=int(ir.DataType.INT32))
-            key, held = (matrix, "column sums"), f"{matrix.value.name}/column_sums"
-            columns = self.body.constants(key, held, matrix.column_sums())
+            key, name = (matrix, "column sums"), f"{matrix.value.name}/column_sums"
+            columns = self.body.constants(key, name, matrix.column_sums())
             off = w.op("Mul", zero, self.body.input("k", columns))
             sums = w.op("Sub", matrix.sums(w, x, weights, ""), off)
         return sums if one.added is None else w.op("Add", sums, self.body.row("c", one.added))

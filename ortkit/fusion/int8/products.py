@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.analysis.quantization import is_op, places
+from ortkit.analysis.quantization import is_op, quantized_axis
 from ortkit.fusion.int8.grids import MICROSOFT, Array, Grid, dequantized, grid_of, quotient
 from ortkit.fusion.int8.weights import Matrix, Weights
 from ortkit.fusion.regions.access import is_read_once, only_reader
@@ -214,7 +214,7 @@ class Finder:
     def is_scaled(self) -> bool:
         """Say whether a Gemm has factors, or a transposed first operand."""
         factors = [self.node.attributes.get(name) for name in ("alpha", "beta")]
-        if any(one is not None and one.as_float() != 1.0 for one in factors):
+        if any(factor is not None and factor.as_float() != 1.0 for factor in factors):
             return True
         return self.flag("transA")
 
@@ -237,7 +237,7 @@ class Finder:
         scales = self.scales(node.inputs[1], matrix)
         if matrix is None or scales is None:
             return None
-        axis, block = places(Site(self.scope, node, ""), node)
+        axis, block = quantized_axis(Site(self.scope, node, ""), node)
         if block or (scales.ndim and axis != (0 if is_transposed else 1)):
             return None
         return matrix, scales
@@ -251,7 +251,7 @@ class Finder:
         array, scale = self.scope.array(node.inputs[0]), self.scope.array(node.inputs[1])
         if array is None or scale is None or array.ndim != rank or array.dtype != np.float32:
             return None
-        axis, block = places(Site(self.scope, node, ""), node)
+        axis, block = quantized_axis(Site(self.scope, node, ""), node)
         if (
             node.inputs[1:] != widening.inputs[1:]
             or block

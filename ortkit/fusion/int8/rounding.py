@@ -71,7 +71,7 @@ def is_quantized_product(value: ir.Value | None) -> bool:
     node = None if value is None else value.producer()
     if node is None or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
         return False
-    sources = [None if one is None else one.producer() for one in node.inputs[:2]]
+    sources = [None if item is None else item.producer() for item in node.inputs[:2]]
     return is_read_once(node.outputs[0]) and all(is_op(s, "DequantizeLinear") for s in sources)
 
 
@@ -82,7 +82,7 @@ def _is_cut_off(scope: Scope, node: ir.Node, grid: Grid) -> bool:
     lowest = float(np.float32(0 - grid.zero) * grid.scale)
     highest = float(np.float32(255 - grid.zero) * grid.scale)
     limits = [scope.array(value, 1) for value in node.inputs[1:]]
-    if len(limits) != 2 or any(one is None or one.size != 1 for one in limits):
+    if len(limits) != 2 or any(array is None or array.size != 1 for array in limits):
         return False
-    low, high = (float(one.reshape(())) for one in limits if one is not None)
+    low, high = (float(limit.reshape(())) for limit in limits if limit is not None)
     return low <= lowest and high >= highest

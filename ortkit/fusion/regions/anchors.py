@@ -55,16 +55,20 @@ def around(
             yield refused(alone(anchor.kind or node.op_type.lower(), node), found.reason)
         elif found is not None:
             core, choices = found
-            one = search.first(choices)
-            yield one if isinstance(one, Candidate) else _candidate(search, anchor, core, *one)
+            candidate = search.first(choices)
+            yield (
+                candidate
+                if isinstance(candidate, Candidate)
+                else _candidate(search, anchor, core, *candidate)
+            )
 
 
 def is_for(target: Target, signature: RegionSignature) -> bool:
     """Say whether a region that a template would compute is one for a target's processors."""
     level, name = target.resolved().level, f"{signature.name}_"
     anchors: Iterator[Anchor] = map(load, target.traits.families)
-    fitting = (one for one in anchors if name.startswith(f"{one.kind}_"))
-    return all(level.startswith(one.level) for one in fitting)
+    fitting = (anchor for anchor in anchors if name.startswith(f"{anchor.kind}_"))
+    return all(level.startswith(item.level) for item in fitting)
 
 
 def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused | None:
@@ -100,7 +104,7 @@ def _candidate(
     if matched is None or isinstance(matched, Refused):
         return refused(region, "its kernel is not that of the template whose anchor it has")
     index = region.nodes.index(core[-1])
-    prologue = [one for one in region.nodes[:index] if one not in core]
+    prologue = [node for node in region.nodes[:index] if node not in core]
     prediction = search.cost.around(
         matched.estimate(), prologue, region.nodes[index + 1 :], anchor.batch
     )
@@ -122,12 +126,12 @@ def _before(search: Search, anchor: Anchor, node: ir.Node) -> Sequence[ir.Node] 
     if anchor.rank not in (0, scope.shapes.rank(x)):
         return None
     found: list[ir.Node] = []
-    for place, op_types in anchor.before.items():
-        made = producers_of(node.inputs[place], op_types)
+    for index, op_types in anchor.before.items():
+        made = producers_of(node.inputs[index], op_types)
         if made is None or not search.excluded.isdisjoint(made):
             return None
         found += made
-        weight = made[0].inputs[0] if place == 1 else weight
+        weight = made[0].inputs[0] if index == 1 else weight
     if not anchor.weight:
         return found
     is_constant = weight is not None and scope.is_constant(weight)
@@ -167,7 +171,7 @@ def _choices(
             fronts.insert(0, [*before, *found])
     for front in fronts:
         for count in range(len(steps), -1, -1):
-            yield *front, node, *(one for step in steps[:count] for one in step)
+            yield *front, node, *(item for step in steps[:count] for item in step)
 
 
 def _may_be_prologue(search: Search, op_types: frozenset[str], node: ir.Node) -> bool:
@@ -177,7 +181,7 @@ def _may_be_prologue(search: Search, op_types: frozenset[str], node: ir.Node) ->
     if node.op_type != "Add":
         return True
     scope = search.scope
-    rows = [one for one in node.inputs if one is not None and scope.shapes.rank(one) == 1]
+    rows = [value for value in node.inputs if value is not None and scope.shapes.rank(value) == 1]
     return any(map(scope.is_constant, rows)) and not search.cost.is_gemm_bias(node)
 
 

@@ -84,9 +84,9 @@ class CostModel:
     def predict(self, region: FusedRegion) -> Prediction:
         """Return what the region takes before and after."""
         values = {value: None for node in region.nodes for value in (*node.inputs, *node.outputs)}
-        held = self._bytes(value for value in values if value is not None)
+        size = self._bytes(value for value in values if value is not None)
         # One rate for both, that of all that the region touches.
-        rate = held / self._calibration.move_ns(held) if held else 1.0
+        rate = size / self._calibration.move_ns(size) if size else 1.0
         before = sum(self._node_ns(node, rate) for node in region.nodes)
         return Prediction(before, self._kernel_ns(region, rate))
 

@@ -85,7 +85,7 @@ class _Body:
         proto.output.extend(outputs)
         if node.op_type == "Reshape":
             # The body's own shape copies with 0.
-            kept = [one for one in proto.attribute if one.name != "allowzero"]
+            kept = [item for item in proto.attribute if item.name != "allowzero"]
             del proto.attribute[:]
             proto.attribute.extend(kept)
         self._function.node.append(proto)

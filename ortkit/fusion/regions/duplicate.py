@@ -78,23 +78,29 @@ class _Recomputing:
         self._kept = dict(enumerate(found))
         self._order = {node: index for index, node in enumerate(_graph_nodes(found))}
         self._owners = {
-            node: [number] for number, one in self._kept.items() for node in one.region.nodes
+            node: [number]
+            for number, candidate in self._kept.items()
+            for node in candidate.region.nodes
         }
 
     def run(self) -> list[Candidate]:
-        places = [
-            (number, node) for number, one in self._kept.items() for node in one.region.nodes
+        owners = [
+            (number, node)
+            for number, candidate in self._kept.items()
+            for node in candidate.region.nodes
         ]
-        for number, node in reversed(places):
+        for number, node in reversed(owners):
             if number in self._kept and self._begins(self._kept[number], node):
                 self._spread(number, node)
         return list(self._kept.values())
 
-    def _begins(self, one: Candidate, node: ir.Node) -> bool:
+    def _begins(self, candidate: Candidate, node: ir.Node) -> bool:
         """Say whether the node begins a region that is taken, or is one by itself."""
-        if node in one.region.recomputed or (one.signature is None and len(one.region.nodes) > 1):
+        if node in candidate.region.recomputed or (
+            candidate.signature is None and len(candidate.region.nodes) > 1
+        ):
             return False
-        inside = set(one.region.nodes)
+        inside = set(candidate.region.nodes)
         return not any(value is not None and value.producer() in inside for value in node.inputs)
 
     def _spread(self, number: int, node: ir.Node) -> None:
@@ -143,17 +149,17 @@ class _Recomputing:
         made = self._cost.elements(node.outputs[0])
         return any(self._cost.elements(v) > made for v in self._kept[reader].region.outputs)
 
-    def _grown(self, one: Candidate, node: ir.Node) -> Candidate:
-        nodes = sorted({node, *one.region.nodes}, key=self._order.__getitem__)
-        region = region_of(self._scope, nodes, one.region.recomputed | {node})
+    def _grown(self, candidate: Candidate, node: ir.Node) -> Candidate:
+        nodes = sorted({node, *candidate.region.nodes}, key=self._order.__getitem__)
+        region = region_of(self._scope, nodes, candidate.region.recomputed | {node})
         signature = describe_region(self._scope, region)
         prediction = self._cost.predict(region)
-        return replace(one, region=region, signature=signature, prediction=prediction)
+        return replace(candidate, region=region, signature=signature, prediction=prediction)
 
 
-def _now_ns(one: Candidate) -> float:
-    prediction = one.prediction
-    return prediction.before_ns if one.signature is None else prediction.after_ns
+def _now_ns(candidate: Candidate) -> float:
+    prediction = candidate.prediction
+    return prediction.before_ns if candidate.signature is None else prediction.after_ns
 
 
 def _graph_nodes(found: Sequence[Candidate]) -> Sequence[ir.Node]:

@@ -104,8 +104,8 @@ def next_step(
     made, nodes = {value: None}, dict[ir.Node, None]()
     while len(nodes) < most:
         readers = (use.node for each in made for use in each.uses())
-        free = (one for one in readers if one not in nodes and is_inner(one))
-        node = next((one for one in free if _reads_only(scope, one, made)), None)
+        free = (reader for reader in readers if reader not in nodes and is_inner(reader))
+        node = next((item for item in free if _reads_only(scope, item, made)), None)
         if node is None:
             return []
         nodes[node] = None

@@ -13,7 +13,7 @@ _NORM = ("x", "scale", "bias")
 _SKIP = ("x", "skip", "scale", "bias")
 _ATTENTION = ("q", "k", "v", "mask", "past_k", "past_v")
 #: Operator -> what its inputs are, where their places say it; empty: they say nothing.
-_PLACES = {
+_NAMES = {
     "Attention": _ATTENTION, "AveragePool": ("x",),
     "BatchNormalization": (*_NORM, "mean", "variance"), "Clip": ("x", "low", "high"),
     "Conv": ("x", "weight", "bias"), "ConvTranspose": ("x", "weight", "bias"),
@@ -68,8 +68,8 @@ def _role(
             return "mask"
         if node.op_type == "MatMul":
             return "weight" if index == 1 else _PLAIN
-        if (places := _PLACES.get(node.op_type)) is not None:
-            return places[index] if index < len(places) else _PLAIN
+        if (names := _NAMES.get(node.op_type)) is not None:
+            return names[index] if index < len(names) else _PLAIN
         if node.op_type in _PAIRED and is_constant:
             return _PAIRED[node.op_type]
         if node.op_type not in _THROUGH or index != 0:

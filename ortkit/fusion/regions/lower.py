@@ -73,7 +73,7 @@ def read_by(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
             continue
         found[value] = None
         if producer is not None and producer.op_type in ("DequantizeLinear", "Transpose"):
-            pending += [one for one in producer.inputs if one is not None]
+            pending += [item for item in producer.inputs if item is not None]
     return found
 
 

@@ -154,7 +154,11 @@ def with_epilogues(scope: Scope, first: Product, longest: int, *, in_place: bool
         if longer is None:
             break
         found.append(longer)
-    return [one for one in reversed(found) if one is first or not is_reshape(one.nodes[-1])]
+    return [
+        product
+        for product in reversed(found)
+        if product is first or not is_reshape(product.nodes[-1])
+    ]
 
 
 def sizes_as_text(sizes: Sequence[Size]) -> tuple[int | str, ...]:
@@ -177,44 +181,44 @@ def _bias_of(site: Site, columns: int) -> tuple[Array | None, ir.Value | None] |
     return np.asarray(row, array.dtype), None
 
 
-def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
+def _longer(scope: Scope, product: Product, *, in_place: bool) -> Product | None:
     """Return the product with the node that alone reads its result, if a kernel can take it in."""
-    uses = list(one.end.uses())
-    if len(uses) != 1 or one.end.is_graph_output():
+    uses = list(product.end.uses())
+    if len(uses) != 1 or product.end.is_graph_output():
         return None
     node = uses[0].node
-    if node.graph is not one.nodes[0].graph or not node.outputs:
+    if node.graph is not product.nodes[0].graph or not node.outputs:
         return None
-    nodes, end = (*one.nodes, node), node.outputs[0]
+    nodes, end = (*product.nodes, node), node.outputs[0]
     if is_reshape(node):
-        if node.inputs[0] is not one.end or in_place:
+        if node.inputs[0] is not product.end or in_place:
             return None
-        return replace(one, nodes=nodes, end=end)
-    others = [value for value in node.inputs if value is not None and value is not one.end]
-    arrays = [scope.array(value, one.columns) for value in others]
+        return replace(product, nodes=nodes, end=end)
+    others = [value for value in node.inputs if value is not None and value is not product.end]
+    arrays = [scope.array(value, product.columns) for value in others]
     known = [array for array in arrays if array is not None]
     if len(known) < len(arrays):
         return None
-    if _is_bias(node, known, one):
+    if _is_bias(node, known, product):
         kept = others[0] if known[0].ndim == 1 else None
-        return replace(one, nodes=nodes, bias=known[0].reshape(-1), bias_value=kept, end=end)
-    if not _is_step(node) or scope.shapes.dtype(end) != scope.shapes.dtype(one.x):
+        return replace(product, nodes=nodes, bias=known[0].reshape(-1), bias_value=kept, end=end)
+    if not _is_step(node) or scope.shapes.dtype(end) != scope.shapes.dtype(product.x):
         return None
-    rank = len(scope.shapes.shape(one.end) or ())
+    rank = len(scope.shapes.shape(product.end) or ())
     if any(array.size != 1 or array.ndim > rank for array in known):
         return None
-    return replace(one, nodes=nodes, epilogue=(*one.epilogue, node), end=end)
+    return replace(product, nodes=nodes, epilogue=(*product.epilogue, node), end=end)
 
 
 def _is_step(node: ir.Node) -> bool:
     return is_own_step(node) or (not node.domain and node.op_type in EPILOGUE_OPS)
 
 
-def _is_bias(node: ir.Node, others: Sequence[Array], one: Product) -> bool:
+def _is_bias(node: ir.Node, others: Sequence[Array], product: Product) -> bool:
     """Say whether a node adds a row to a product that has none yet."""
-    if (node.domain, node.op_type) != ("", "Add") or one.bias is not None or one.epilogue:
+    if (node.domain, node.op_type) != ("", "Add") or product.bias is not None or product.epilogue:
         return False
-    return len(others) == 1 and _is_row(others[0], one.columns)
+    return len(others) == 1 and _is_row(others[0], product.columns)
 
 
 def _is_row(array: Array, columns: int) -> bool:

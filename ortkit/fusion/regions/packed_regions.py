@@ -54,19 +54,19 @@ def _best(search: Search, anchor: Anchor, first: Product) -> Candidate | Refused
     """Return the region with the longest epilogue that a kernel absorbs profitably."""
     lost, least = None, first.of.least_gain
     refused = _stored_twice(search, anchor, first) if search.in_place else None
-    for one in () if refused else _choices(search, anchor, first):
+    for choice in () if refused else _choices(search, anchor, first):
         # Equal reshapes of rows may be one node.
-        if not search.excluded.isdisjoint(node for node in one.nodes if not is_reshape(node)):
+        if not search.excluded.isdisjoint(node for node in choice.nodes if not is_reshape(node)):
             continue
-        prediction = _predict(search, anchor, one)
+        prediction = _predict(search, anchor, choice)
         if prediction.gain < least:
             refused = refused or Refused(gain_refusal(prediction.gain, least))
             continue
-        signature = _signature(search, anchor, one)
+        signature = _signature(search, anchor, choice)
         refused = signature if isinstance(signature, Refused) else search.accepts(signature)
         if refused is not None or isinstance(signature, Refused):
             continue
-        found = search.take(_region(search, one, signature.name), signature, prediction)
+        found = search.take(_region(search, choice, signature.name), signature, prediction)
         if found.signature is not None or found.reason == DENIED:
             return found
         lost = lost or found
@@ -75,13 +75,13 @@ def _best(search: Search, anchor: Anchor, first: Product) -> Candidate | Refused
 
 def _choices(search: Search, anchor: Anchor, first: Product) -> Iterator[Product]:
     """Yield a product with each epilogue, the longest first; also from before reshapes of rows."""
-    for one in with_epilogues(search.scope, first, anchor.longest, in_place=search.in_place):
-        x, nodes = one.x, one.nodes
+    for epilogue in with_epilogues(search.scope, first, anchor.longest, in_place=search.in_place):
+        x, nodes = epilogue.x, epilogue.nodes
         while (node := x.producer()) is not None and is_reshape(node) and node.inputs[0]:
             x, nodes = node.inputs[0], (node, *nodes)
-        if x is not one.x and not search.in_place:
-            yield replace(one, x=x, nodes=nodes)
-        yield one
+        if x is not epilogue.x and not search.in_place:
+            yield replace(epilogue, x=x, nodes=nodes)
+        yield epilogue
 
 
 def _stored_twice(search: Search, anchor: Anchor, one: Product) -> Refused | None:
@@ -93,23 +93,25 @@ def _stored_twice(search: Search, anchor: Anchor, one: Product) -> Refused | Non
     return Refused("its matrix is a result") if one.weight.is_graph_output() else None
 
 
-def _predict(search: Search, anchor: Anchor, one: Product) -> Prediction:
+def _predict(search: Search, anchor: Anchor, product: Product) -> Prediction:
     """Return the times of a matmul and its epilogue before and after."""
     assert anchor.estimate is not None
-    found = anchor.estimate(search.level, ProductSizes(one.count, one.depth, one.columns))
+    found = anchor.estimate(
+        search.level, ProductSizes(product.count, product.depth, product.columns)
+    )
     before, after = search.cost.corrected(anchor.kind, found or (0.0, 0.0))
-    if one.bias is not None:
-        before += one.count * one.columns * ARITHMETIC_NS
-    return search.cost.around((before, after), (), one.epilogue)
+    if product.bias is not None:
+        before += product.count * product.columns * ARITHMETIC_NS
+    return search.cost.around((before, after), (), product.epilogue)
 
 
-def _signature(search: Search, anchor: Anchor, one: Product) -> RegionSignature | Refused:
+def _signature(search: Search, anchor: Anchor, product: Product) -> RegionSignature | Refused:
     """Return inputs x, the packed matrix, and the bias if there is one, and what is made."""
     scope = search.scope
-    given, made = scope.shapes.shape(one.x), scope.shapes.shape(one.end)
+    given, made = scope.shapes.shape(product.x), scope.shapes.shape(product.end)
     if given is None or made is None:
         return Refused("a result of unknown shape")
-    rows, results, opset = one.rows, sizes_as_text(made[:-1]), scope.opset()
+    rows, results, opset = product.rows, sizes_as_text(made[:-1]), scope.opset()
     if not search.in_place:
         count = joined_rows(rows)
         if count is None:
@@ -120,14 +122,14 @@ def _signature(search: Search, anchor: Anchor, one: Product) -> RegionSignature 
     def spec(name: str, shape: _Sizes) -> TensorSpec:
         return TensorSpec(name, anchor.dtype, tuple(shape))
 
-    packed = one.of.layout(one.depth, one.columns)
-    sizes = {"x": (*rows, one.depth), "w": packed.shape}
-    if one.bias is not None:
-        sizes["b"] = (one.columns,)
-    name = "_".join([anchor.kind, *(node.op_type.lower() for node in one.epilogue)])
-    nodes = _nodes(search, one, opset)
+    packed = product.of.layout(product.depth, product.columns)
+    sizes = {"x": (*rows, product.depth), "w": packed.shape}
+    if product.bias is not None:
+        sizes["b"] = (product.columns,)
+    name = "_".join([anchor.kind, *(node.op_type.lower() for node in product.epilogue)])
+    nodes = _nodes(search, product, opset)
     inputs = {each: spec(each, shape) for each, shape in sizes.items()}
-    result = {nodes[-1].output[0]: spec("y", (*results, one.columns))}
+    result = {nodes[-1].output[0]: spec("y", (*results, product.columns))}
     return signature_of(name, nodes, opset, inputs, result)
 
 
@@ -141,12 +143,14 @@ def _name_of(rows: int | str, sizes: _Sizes) -> int | str:
     return name
 
 
-def _nodes(search: Search, one: Product, opset: int) -> list[onnx.NodeProto]:
+def _nodes(search: Search, product: Product, opset: int) -> list[onnx.NodeProto]:
     writer = NodeWriter()
-    value = writer.op("MatMul", "x", writer.unpacked("w", one.of.layout(one.depth, one.columns)))
-    if one.bias is not None:
+    value = writer.op(
+        "MatMul", "x", writer.unpacked("w", product.of.layout(product.depth, product.columns))
+    )
+    if product.bias is not None:
         value = writer.op("Add", value, "b")
-    for node in one.epilogue:
+    for node in product.epilogue:
         names = []
         for operand in node.inputs:
             array = search.scope.array(operand, 1)
@@ -158,9 +162,14 @@ def _nodes(search: Search, one: Product, opset: int) -> list[onnx.NodeProto]:
     return writer.nodes
 
 
-def _region(search: Search, one: Product, name: str) -> FusedRegion:
-    inputs = [one.x, search.constant(one.panels, f"{one.weight.name}/panels", one.panels.tensor())]
-    if one.bias is not None:
-        row = one.bias_value
-        inputs.append(row or detached_constant(ir.tensor(one.bias), f"{one.end.name}/bias"))
-    return FusedRegion(name, one.nodes, tuple(inputs), (one.end,))
+def _region(search: Search, product: Product, name: str) -> FusedRegion:
+    inputs = [
+        product.x,
+        search.constant(product.panels, f"{product.weight.name}/panels", product.panels.tensor()),
+    ]
+    if product.bias is not None:
+        row = product.bias_value
+        inputs.append(
+            row or detached_constant(ir.tensor(product.bias), f"{product.end.name}/bias")
+        )
+    return FusedRegion(name, product.nodes, tuple(inputs), (product.end,))

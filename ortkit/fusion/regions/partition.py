@@ -83,7 +83,7 @@ class _Partitioner:
                 access = None
             self._access[node] = None if node in self._excluded else access
         for index, node in enumerate(self._nodes):
-            self._place(index, node)
+            self._assign(index, node)
         groups: dict[int, _Group] = {}
         for node in self._nodes:
             group = self._group(node)
@@ -103,7 +103,7 @@ class _Partitioner:
         self._group_of[node] = group
         return group
 
-    def _place(self, index: int, node: ir.Node) -> None:
+    def _assign(self, index: int, node: ir.Node) -> None:
         """Give the node its group and level."""
         access = self._access[node]
         sources = self._sources(node)

@@ -49,7 +49,7 @@ class Search:
     cost: CostModel
     excluded: set[ir.Node] = field(default_factory=set)
     packed: dict[Hashable, ir.Value] = field(default_factory=dict)
-    settle: Callable[[Candidate], Candidate] = lambda one: one
+    settle: Callable[[Candidate], Candidate] = lambda candidate: candidate
     in_place: bool = True
 
     def nodes(self) -> Iterator[ir.Node]:
@@ -58,7 +58,7 @@ class Search:
 
     def region(self, nodes: Iterable[ir.Node], kind: str) -> FusedRegion:
         """Return the region of `nodes`, which stand in any order."""
-        ordered = sorted(set(nodes), key=self._places.__getitem__)
+        ordered = sorted(set(nodes), key=self._indices.__getitem__)
         return replace(region_of(self.scope, ordered), kind=kind)
 
     def described(self, nodes: Sequence[ir.Node], kind: str = "") -> Described:
@@ -108,10 +108,10 @@ class Search:
         self, region: FusedRegion, signature: RegionSignature, prediction: Prediction
     ) -> Candidate:
         """Return a region that is taken if `settle` says so."""
-        one = self.settle(Candidate(region, signature, prediction, ""))
-        if one.signature is not None:
+        settle = self.settle(Candidate(region, signature, prediction, ""))
+        if settle.signature is not None:
             self.excluded.update(region.nodes)
-        return one
+        return settle
 
     def miss(self, node: ir.Node, reason: str) -> None:
         """Let the log say why a node is in no region."""
@@ -131,7 +131,7 @@ class Search:
         return self.scope.target.resolved().level
 
     @cached_property
-    def _places(self) -> dict[ir.Node, int]:
+    def _indices(self) -> dict[ir.Node, int]:
         return {node: index for index, node in enumerate(self.graph)}
 
 

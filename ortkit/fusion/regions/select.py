@@ -33,9 +33,9 @@ def family(search: Search) -> Iterator[Candidate]:
     for node, reason in found.refused:
         search.miss(node, reason)
     chooser = _Chooser(search)
-    settled = [one for group in found.groups for one in chooser.settle(group)]
-    for one in with_recomputed(search.scope, settled, chooser.verdict, search.cost):
-        yield one if one.signature is None else search.settle(one)
+    settled = [item for group in found.groups for item in chooser.settle(group)]
+    for candidate in with_recomputed(search.scope, settled, chooser.verdict, search.cost):
+        yield candidate if candidate.signature is None else search.settle(candidate)
 
 
 class _Chooser:
@@ -84,10 +84,10 @@ class _Chooser:
         cut_points = sorted(cut_points[:MAX_CUTS], key=lambda index: self._cut_ns(nodes, index))
         sound: list[tuple[int, int]] = []
         for index in cut_points:
-            held = [len(side) for side in (nodes[:index], nodes[index:]) if self._holds(side)]
-            if len(held) == 2:
+            lengths = [len(side) for side in (nodes[:index], nodes[index:]) if self._holds(side)]
+            if len(lengths) == 2:
                 return index
-            sound += [(size, index) for size in held]
+            sound += [(size, index) for size in lengths]
         return max(sound)[1] if sound else count // 2
 
     def _cut_ns(self, nodes: tuple[ir.Node, ...], index: int) -> float:

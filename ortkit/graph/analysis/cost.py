@@ -116,7 +116,9 @@ def model_cost(model: ir.Model, sizes: Mapping[str, int]) -> Cost:
     assumed = dict.fromkeys(sorted(used - set(sizes)), ASSUMED)
     values = {**assumed, **sizes}
     found = (tally.cost(op, values) for op, tally in tallies.items())
-    ordered = tuple(sorted(found, key=lambda one: (-one.flops, -one.bytes, one.op)))
+    ordered = tuple(
+        sorted(found, key=lambda op_cost: (-op_cost.flops, -op_cost.bytes, op_cost.op))
+    )
     given = {name: size for name, size in sizes.items() if name in used}
     return Cost(ordered, given, assumed)
 

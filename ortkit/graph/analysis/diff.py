@@ -84,8 +84,8 @@ def diff_models(before: ModelSource, after: ModelSource) -> ModelDiff:
     """
     old, new = open_model(before), open_model(after)
     return ModelDiff(
-        before=_place(before),
-        after=_place(after),
+        before=_origin(before),
+        after=_origin(after),
         ops=_op_counts(old.graph, new.graph),
         nodes=_node_changes(old.graph, new.graph),
         weights=tuple(_changes(_weights(old), _weights(new), _tensor_text, _tensor_details)),
@@ -95,7 +95,7 @@ def diff_models(before: ModelSource, after: ModelSource) -> ModelDiff:
     )
 
 
-def _place(source: ModelSource) -> str:
+def _origin(source: ModelSource) -> str:
     return "(memory)" if isinstance(source, bytes | ir.Model) else str(source)
 
 
@@ -123,10 +123,14 @@ def _changes(
 
 
 def _op_counts(old: ir.Graph, new: ir.Graph) -> tuple[OpCount, ...]:
-    before, after = (Counter(operator(node) for node in nodes_below(one)) for one in (old, new))
+    before, after = (
+        Counter(operator(node) for node in nodes_below(graph)) for graph in (old, new)
+    )
     counts = [OpCount(op, before[op], after[op]) for op in {*before, *after}]
     changed = [count for count in counts if count.before != count.after]
-    return tuple(sorted(changed, key=lambda one: (one.after - one.before, one.op)))
+    return tuple(
+        sorted(changed, key=lambda op_count: (op_count.after - op_count.before, op_count.op))
+    )
 
 
 def operator(node: ir.Node) -> str:
@@ -138,7 +142,7 @@ def operator(node: ir.Node) -> str:
 def _node_changes(old: ir.Graph | ir.Function, new: ir.Graph | ir.Function) -> tuple[Change, ...]:
     before, after = list(nodes_below(old)), list(nodes_below(new))
     pairs = _paired(before, after)
-    taken = {id(other) for other in pairs.values()}
+    paired = {id(other) for other in pairs.values()}
     changes = [
         Change("removed", _label(node), operator(node), "")
         for node in before
@@ -147,7 +151,7 @@ def _node_changes(old: ir.Graph | ir.Function, new: ir.Graph | ir.Function) -> t
     changes += [
         Change("added", _label(node), "", operator(node))
         for node in after
-        if id(node) not in taken
+        if id(node) not in paired
     ]
     for node in before:
         if (other := pairs.get(id(node))) is not None and (found := _node_details(node, other)):
@@ -159,9 +163,9 @@ def _paired(before: Sequence[ir.Node], after: Sequence[ir.Node]) -> dict[int, ir
     """Return for the id of each node of the first model its counterpart, where it has one."""
     pairs: dict[int, ir.Node] = {}
     for key in (_first_output, _name):
-        taken = {id(node) for node in pairs.values()}
+        paired = {id(node) for node in pairs.values()}
         left = _unique(before, key, lambda node: id(node) in pairs)
-        right = _unique(after, key, lambda node, taken=taken: id(node) in taken)  # type: ignore[misc]
+        right = _unique(after, key, lambda node, paired=paired: id(node) in paired)  # type: ignore[misc]
         pairs.update((id(node), right[name]) for name, node in left.items() if name in right)
     return pairs
 
@@ -198,7 +202,7 @@ def _node_details(old: ir.Node, new: ir.Node) -> tuple[str, ...]:
         if left != right:
             found.append(f"{what} {left} -> {right}")
     before, after = (
-        {name: _attribute_text(one) for name, one in node.attributes.items()}
+        {name: _attribute_text(attribute) for name, attribute in node.attributes.items()}
         for node in (old, new)
     )
     for name in dict.fromkeys((*before, *after)):
@@ -287,7 +291,7 @@ def _interface_changes(old: ir.Model, new: ir.Model, side: Side) -> Iterator[Cha
     after = {f"{side} {value.name}": value for value in _side(new, side)}
     yield from _changes(before, after, _value_text, _value_details)
     if list(before) != list(after) and set(before) == set(after):
-        left, right = (_value_names(_side(one, side)) for one in (old, new))
+        left, right = (_value_names(_side(model, side)) for model in (old, new))
         yield Change("changed", f"{side} order", left, right)
 
 
@@ -306,7 +310,7 @@ def _value_details(old: ir.Value, new: ir.Value) -> tuple[str, ...] | None:
 
 
 def _functions(model: ir.Model) -> dict[str, ir.Function]:
-    return {"::".join(filter(None, key)): one for key, one in model.functions.items()}
+    return {"::".join(filter(None, key)): function for key, function in model.functions.items()}
 
 
 def _body_text(function: ir.Function) -> str:

@@ -14,7 +14,7 @@ from ortkit.graph.analysis.cost import Cost, model_cost
 from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.inline import inline_functions
 from ortkit.graph.io.open import ModelSource, open_model
-from ortkit.graph.shapes.fixed import place_of
+from ortkit.graph.shapes.fixed import label_of
 from ortkit.graph.symbolic.dims import names
 from ortkit.graph.symbolic.text import parse_size
 from ortkit.graph.walk import nodes_below, roots
@@ -141,7 +141,7 @@ def _name_open_sizes(model: ir.Model) -> None:
         dims = list(value.shape.dims)
         for axis, dim in enumerate(dims):
             if isinstance(dim, ir.SymbolicDim) and not dim.value:
-                dims[axis] = ir.SymbolicDim(place_of(value, axis))
+                dims[axis] = ir.SymbolicDim(label_of(value, axis))
         value.shape = ir.Shape(dims)
 
 
@@ -151,8 +151,8 @@ def _dynamic(model: ir.Model) -> dict[str, tuple[str, ...]]:
         for axis, dim in enumerate(value.shape.dims if value.shape is not None else ()):
             if isinstance(dim, ir.SymbolicDim) and dim.value:
                 for name in sorted(names(parse_size(dim.value))):
-                    found.setdefault(name, []).append(place_of(value, axis))
-    return {name: tuple(places) for name, places in found.items()}
+                    found.setdefault(name, []).append(label_of(value, axis))
+    return {name: tuple(axes) for name, axes in found.items()}
 
 
 def _check_sizes(sizes: Mapping[str, int], dynamic: Mapping[str, object], cost: Cost) -> None:
@@ -200,8 +200,12 @@ def _functions(model: ir.Model) -> tuple[FunctionInfo, ...]:
     for root in roots(model):
         calls.update(node.op_identifier() for node in nodes_below(root))
     return tuple(
-        FunctionInfo(f"{one.domain}::{one.name}", sum(1 for _ in nodes_below(one)), calls[key])
-        for key, one in model.functions.items()
+        FunctionInfo(
+            f"{function.domain}::{function.name}",
+            sum(1 for _ in nodes_below(function)),
+            calls[key],
+        )
+        for key, function in model.functions.items()
     )
 
 

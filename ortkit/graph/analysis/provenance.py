@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.graph.analysis.provenance_join import Places, join_lonely
+from ortkit.graph.analysis.provenance_join import Indices, join_lonely
 from ortkit.graph.analysis.value_names import Key, Pair, Side, labels, shared_values
 
 __all__ = ["Alignment", "Group", "align", "labels"]
@@ -60,11 +60,11 @@ def align(a: ir.Model, b: ir.Model) -> Alignment:
     shared = same | before.adopt_layout_names(after) | after.adopt_layout_names(before)
     classes = _classes((before, after), shared)
     table = _Table()
-    places: dict[int, tuple[list[int], list[int]]] = {}
+    indices: dict[int, tuple[list[int], list[int]]] = {}
     for index, side in enumerate((before, after)):
         for at, target in enumerate(_targets(side, shared, classes, table)):
-            places.setdefault(target, ([], []))[index].append(at)
-    together = join_lonely((before, after), places)
+            indices.setdefault(target, ([], []))[index].append(at)
+    together = join_lonely((before, after), indices)
     groups = [
         Group(tuple(before.labels[at] for at in mine), tuple(after.labels[at] for at in others))
         for mine, others in sorted(together, key=_Order(together))
@@ -165,15 +165,15 @@ def _is_computed(one: ir.Value, other: ir.Value) -> bool:
 class _Order:
     """Sorts groups by A; what only B has comes after what precedes it there."""
 
-    def __init__(self, places: Iterable[Places]) -> None:
+    def __init__(self, indices: Iterable[Indices]) -> None:
         self._after: dict[int, tuple[int, int]] = {}
         last = -1
-        for others, mine in sorted((others[0], mine) for mine, others in places if others):
+        for others, mine in sorted((others[0], mine) for mine, others in indices if others):
             last = mine[0] if mine else last
             self._after[others] = last, others
 
-    def __call__(self, place: Places) -> tuple[int, int]:
-        mine, others = place
+    def __call__(self, pair: Indices) -> tuple[int, int]:
+        mine, others = pair
         if mine:
             return mine[0], -1
         return self._after[others[0]]

@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 
 from ortkit.graph.analysis.value_names import Key, Side
 
-Places = tuple[list[int], list[int]]
+Indices = tuple[list[int], list[int]]
 """Nodes of A and nodes of B, by their numbers."""
 _Reads = frozenset[int | tuple[Key]]
 """The groups and the model's inputs that a group reads."""
 
 
-def join_lonely(sides: tuple[Side, Side], places: Mapping[int, Places]) -> list[Places]:
+def join_lonely(sides: tuple[Side, Side], indices: Mapping[int, Indices]) -> list[Indices]:
     """Join each group that only A has with the one that only B has and that reads the same.
 
     They are taken in the order of how many such groups lie before each: what those were
     joined to is then known.
     """
     owners = {
-        key: int(not mine) for key, (mine, others) in places.items() if not mine or not others
+        key: int(not mine) for key, (mine, others) in indices.items() if not mine or not others
     }
     reads: dict[int, _Reads] = {}
     levels: dict[int, list[int]] = {}
     for index, side in enumerate(sides):
-        groups = {at: key for key, place in places.items() for at in place[index]}
-        own = {key: _read(side, places[key][index], groups, key)
+        groups = {at: key for key, pair in indices.items() for at in pair[index]}
+        own = {key: _read(side, indices[key][index], groups, key)
                for key, owner in owners.items() if owner == index}  # fmt: skip
         reads |= own
         for key, level in _levels(own).items():
@@ -33,9 +33,9 @@ def join_lonely(sides: tuple[Side, Side], places: Mapping[int, Places]) -> list[
     joined: dict[int, int] = {}
     for level in sorted(levels):
         joined |= _join(levels[level], owners, reads, joined)
-    found = {key: place for key, place in places.items() if key not in joined}
+    found = {key: pair for key, pair in indices.items() if key not in joined}
     for after, before in joined.items():
-        found[before] = places[before][0], places[after][1]
+        found[before] = indices[before][0], indices[after][1]
     return list(found.values())
 
 
@@ -47,7 +47,7 @@ def _join(
     known: tuple[dict[object, list[int]], ...] = ({}, {})
     for key in keys:
         read = frozenset(
-            joined.get(one, one) if isinstance(one, int) else one for one in reads[key]
+            joined.get(item, item) if isinstance(item, int) else item for item in reads[key]
         )
         known[owners[key]].setdefault(read, []).append(key)
     pairs = ((known[1].get(read, []), before) for read, before in known[0].items() if read)
@@ -70,12 +70,12 @@ def _read(side: Side, nodes: Sequence[int], groups: Mapping[int, int], own: int)
 
 def _levels(reads: Mapping[int, _Reads]) -> dict[int, int]:
     """Return how many of these groups lie before each, along the longest way."""
-    sources = {key: [one for one in read if one in reads] for key, read in reads.items()}
+    sources = {key: [item for item in read if item in reads] for key, read in reads.items()}
     readers: dict[int, list[int]] = {key: [] for key in reads}
     for key, before in sources.items():
-        for one in before:
-            if isinstance(one, int):
-                readers[one].append(key)
+        for number in before:
+            if isinstance(number, int):
+                readers[number].append(key)
     waiting = {key: len(before) for key, before in sources.items()}
     ready = [key for key, count in waiting.items() if not count]
     levels = dict.fromkeys(reads, 0)

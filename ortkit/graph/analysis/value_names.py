@@ -228,7 +228,7 @@ def labels(model: ir.Model) -> dict[ir.Node, str]:
     """
     nodes = list(nodes_below(model.graph))
     counts = Counter(node.name for node in nodes)
-    taken = {node.name for node in nodes if node.name and counts[node.name] == 1}
+    used = {node.name for node in nodes if node.name and counts[node.name] == 1}
     found: dict[ir.Node, str] = {}
     for node in nodes:
         if node.name and counts[node.name] == 1:
@@ -236,9 +236,9 @@ def labels(model: ir.Model) -> dict[ir.Node, str]:
             continue
         output = next((value.name for value in node.outputs if value.name), "")
         label, number = f"{node.name or node.op_type}({output})", 1
-        while label in taken:
+        while label in used:
             number += 1
             label = f"{node.name or node.op_type}({output})#{number}"
-        taken.add(label)
+        used.add(label)
         found[node] = label
     return found

@@ -86,10 +86,10 @@ def cut_batch(model: ir.Model, rows: int) -> Cut | Mixed:
         own = names_in(copy)
         inline_functions(copy)
         # A name in a body means nothing outside of it.
-        taken = names_in(copy) | own
+        used = names_in(copy) | own
         for value in _results(copy):
             if value.name not in own:
-                value.name = take_name(taken, f"inlined/{value.name}")
+                value.name = take_name(used, f"inlined/{value.name}")
     return _Cutter(copy, fixed_batch(copy), rows).cut()
 
 

@@ -141,12 +141,12 @@ def recurrent(states: int) -> Rule:
 
     def rule(site: Site) -> tuple[Rows, ...] | Mixed:
         is_first = site.integer("layout", 0) != 0
-        places = {0: 0 if is_first else 1, 4: 0}
-        places |= dict.fromkeys(range(5, 5 + states), 0 if is_first else 1)
+        axes = {0: 0 if is_first else 1, 4: 0}
+        axes |= dict.fromkeys(range(5, 5 + states), 0 if is_first else 1)
         for index in range(len(site.node.inputs)):
             if site.input(index) is None:
                 continue
-            rows, axis = site.rows(index), places.get(index)
+            rows, axis = site.rows(index), axes.get(index)
             if rows is not None and (axis is None or rows != Rows(axis)):
                 return MIXES
             if rows is None and axis is not None and not site.takes_rows(index, axis, Rows(axis)):

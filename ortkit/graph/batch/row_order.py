@@ -25,6 +25,6 @@ def copies_of(order: np.ndarray, rows: int) -> Iterator[np.ndarray]:
         order: As `row_order` returns it.
         rows: How many rows stand for the batch.
     """
-    places = [np.flatnonzero(order == row) for row in range(rows)]
-    for turn in range(max(len(each) for each in places)):
-        yield np.array([each[turn % len(each)] for each in places])
+    positions = [np.flatnonzero(order == row) for row in range(rows)]
+    for turn in range(max(len(each) for each in positions)):
+        yield np.array([each[turn % len(each)] for each in positions])

@@ -36,7 +36,7 @@ class _Scopes:
         """Check one graph and return the names that it takes from the graphs around it."""
         defined = _definitions(graph, where)
         visible = [*outer, defined]
-        taken: set[str] = set()
+        used: set[str] = set()
         in_order = True
         for index, node in enumerate(graph.nodes):
             names = node.inputs
@@ -48,14 +48,14 @@ class _Scopes:
                 if producer is None:
                     if not name:
                         continue
-                    _check_taken(name, outer, defined, f"{where}{node.label(index)}")
-                    taken.add(name)
+                    _check_unused(name, outer, defined, f"{where}{node.label(index)}")
+                    used.add(name)
                 elif producer >= index:
                     in_order = False
         if not in_order:
             self._check_order(graph, defined, where)
         _check_outputs(graph, defined, outer, where)
-        return taken
+        return used
 
     def _nested(self, node: NodeFacts, visible: list[dict[str, int]], where: str) -> list[str]:
         names: list[str] = []
@@ -119,7 +119,7 @@ def _twice(name: str, where: str, what: str) -> ModelError:
     )
 
 
-def _check_taken(
+def _check_unused(
     name: str, outer: Sequence[dict[str, int]], defined: dict[str, int], where: str
 ) -> None:
     if any(name in scope for scope in outer):

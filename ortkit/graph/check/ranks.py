@@ -30,7 +30,7 @@ def check_ranks(model: ModelProto, where: str) -> None:
     nodes: list[tuple[NodeProto, dict[str, int]]] = list(_nodes(model.graph, {}))
     for function in model.functions:
         for node in function.node:
-            nodes += _held(node, {})
+            nodes += _bodies(node, {})
     for node, long in nodes:
         index = _SHAPE_INPUT.get(node.op_type)
         if index is None or index >= len(node.input):
@@ -51,10 +51,10 @@ def _nodes(graph: GraphProto, outer: dict[str, int]) -> Iterator[tuple[NodeProto
     for node in graph.node:
         if long:
             yield node, long
-        yield from _held(node, long)
+        yield from _bodies(node, long)
 
 
-def _held(node: NodeProto, outer: dict[str, int]) -> Iterator[tuple[NodeProto, dict[str, int]]]:
+def _bodies(node: NodeProto, outer: dict[str, int]) -> Iterator[tuple[NodeProto, dict[str, int]]]:
     for attribute in node.attribute:
         if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
             for graph in (attribute.g, *attribute.graphs):

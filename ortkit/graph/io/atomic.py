@@ -146,7 +146,7 @@ class FileSet:
             if isinstance(error, OSError):
                 raise _explain(error, current.target, current.size_bytes) from error
             raise
-        folders = {one.target.parent for one in self._written} if self._is_durable else ()
+        folders = {written.target.parent for written in self._written} if self._is_durable else ()
         for folder in folders:
             _sync_folder(folder)
 

@@ -145,9 +145,9 @@ def _is_there(files: FileSet, data: Written) -> bool:
     except OSError:
         return False
     files.keep(descriptor)
-    is_held = try_lock(descriptor, shared=True) is not False
+    is_locked = try_lock(descriptor, shared=True) is not False
     return (
-        is_held and is_named(descriptor, data.target) and _are_equal(descriptor, data.descriptor)
+        is_locked and is_named(descriptor, data.target) and _are_equal(descriptor, data.descriptor)
     )
 
 

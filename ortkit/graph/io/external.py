@@ -39,7 +39,7 @@ class ExternalFolder:
         return tuple(dict.fromkeys(roots))
 
 
-def map_external_data(model: ir.Model, place: ExternalFolder) -> tuple[Path, ...]:
+def map_external_data(model: ir.Model, external: ExternalFolder) -> tuple[Path, ...]:
     """Replace the external tensors of `model`, also inside it, by mapped ones.
 
     Returns:
@@ -48,7 +48,7 @@ def map_external_data(model: ir.Model, place: ExternalFolder) -> tuple[Path, ...
     Raises:
         ModelError: A file is missing, too short, or not inside the model's folder.
     """
-    mapper = _Mapper(place)
+    mapper = _Mapper(external)
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
@@ -58,7 +58,7 @@ def map_external_data(model: ir.Model, place: ExternalFolder) -> tuple[Path, ...
     return tuple(file.path for file in mapper.files.values())
 
 
-def check_locations(model: ModelProto, place: ExternalFolder) -> None:
+def check_locations(model: ModelProto, external: ExternalFolder) -> None:
     """Check where the external tensors of a protobuf lie, without mapping them.
 
     A file that is missing or too short is no fault here: whoever loads the model says so.
@@ -67,15 +67,15 @@ def check_locations(model: ModelProto, place: ExternalFolder) -> None:
         ModelError: One does not lie inside the model's folder, or is no regular file: to open a
             FIFO or a device would block.
     """
-    roots = place.roots()
+    roots = external.roots()
     known: set[str] = set()
     for tensor in _external_tensors(model):
         location = external_entries(tensor).get("location", "")
         if location not in known:
             known.add(location)
-            path = _located(location, tensor.name, place.folder, roots, place.where)
+            path = _located(location, tensor.name, external.folder, roots, external.where)
             if path.exists() and not path.is_file():
-                raise _no_file(location, tensor.name, place.where)
+                raise _no_file(location, tensor.name, external.where)
 
 
 def _external_tensors(model: ModelProto) -> Iterator[TensorProto]:
@@ -136,9 +136,9 @@ def _holds_external(attribute: ir.Attr) -> bool:
 
 
 class _Mapper:
-    def __init__(self, place: ExternalFolder) -> None:
-        self.place = place
-        self.roots = place.roots()
+    def __init__(self, external: ExternalFolder) -> None:
+        self.external = external
+        self.roots = external.roots()
         self.files: dict[tuple[str, str], DataFile] = {}
 
     def map_attribute(self, attribute: ir.Attr) -> ir.Attr:
@@ -154,7 +154,7 @@ class _Mapper:
             self.files.setdefault(("", str(tensor.span.file.path)), tensor.span.file)
             return tensor
         base = os.fspath(tensor.base_dir)  # the caller's own onnx-ir models say where they are
-        folder = Path(base) if base else self.place.folder
+        folder = Path(base) if base else self.external.folder
         file = self._file(tensor, folder, (os.path.realpath(base),) if base else self.roots)
         offset = tensor.offset or 0
         length = bytes_of(tensor.dtype, tensor.size)
@@ -162,7 +162,7 @@ class _Mapper:
             raise ModelError(
                 f"tensor {tensor.name!r} lies at bytes {offset} to {offset + length}"
                 f" of {os.fspath(tensor.location)!r}, which has {file.size_bytes}",
-                where=self.place.where,
+                where=self.external.where,
                 fix="copy the data file again; it is cut off or belongs to another model",
             )
         return MappedTensor(Span(file, offset, length), tensor, folder)
@@ -172,7 +172,7 @@ class _Mapper:
         found = self.files.get((str(folder), location))
         if found is not None:
             return found
-        path = _located(location, tensor.name, folder, roots, self.place.where)
+        path = _located(location, tensor.name, folder, roots, self.external.where)
         self.files[str(folder), location] = file = self._open(path, location, tensor.name)
         return file
 
@@ -183,13 +183,13 @@ class _Mapper:
             raise ModelError(
                 f"external data file {location!r} of tensor {name!r} is missing"
                 f" (looked in {path.parent})",
-                where=self.place.where,
+                where=self.external.where,
                 fix="put it beside the model; model and data belong together",
             ) from error
         except OSError as error:
             raise ModelError(
                 f"external data file {location!r} cannot be read: {error.strerror}",
-                where=self.place.where,
+                where=self.external.where,
                 fix="check the file and its permissions",
             ) from error
 

@@ -27,14 +27,14 @@ class DataLayout:
     location: str = ""
     """The file's name, known when its content is; tensors are placed before."""
     size_bytes: int = 0
-    places: list[tuple[ir.TensorProtocol, int]] = field(default_factory=list)
+    offsets: list[tuple[ir.TensorProtocol, int]] = field(default_factory=list)
     _known: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def takes(self, tensor: ir.TensorProtocol) -> bool:
         """Say whether `tensor` belongs into the data file."""
         return tensor.dtype != ir.DataType.STRING and _size(tensor) >= EXTERNAL_FROM_BYTES
 
-    def place(self, tensor: ir.TensorProtocol) -> int:
+    def offset_of(self, tensor: ir.TensorProtocol) -> int:
         """Give `tensor` a place, if it has none, and return where it begins in the file."""
         size = _size(tensor)
         span = span_of(tensor)
@@ -42,7 +42,7 @@ class DataLayout:
         if key not in self._known:
             unit = _PAGE_BYTES if size >= _PAGED_FROM_BYTES else _ALIGNED_BYTES
             offset = -(-self.size_bytes // unit) * unit
-            self.places.append((tensor, offset))  # also keeps the ids in the keys alive
+            self.offsets.append((tensor, offset))  # also keeps the ids in the keys alive
             self.size_bytes = offset + size
             self._known[key] = offset
         return self._known[key]
@@ -55,7 +55,7 @@ class DataLayout:
 
     def refer(self, header: TensorProto, tensor: ir.TensorProtocol) -> None:
         """Write the place of `tensor` into `header`."""
-        offset = self.place(tensor)
+        offset = self.offset_of(tensor)
         header.data_location = TensorProto.EXTERNAL
         del header.external_data[:]
         for key, value in (
@@ -67,7 +67,7 @@ class DataLayout:
 
     def write(self, target: int) -> None:
         """Write the data file to descriptor `target`; see `Encoded.write`."""
-        for tensor, offset in self.places:
+        for tensor, offset in self.offsets:
             write_tensor(tensor, target, offset)
 
 

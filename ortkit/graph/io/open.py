@@ -206,8 +206,8 @@ def _build(proto: ModelProto, large: Mapping[int, _Data], origin: _Origin) -> ir
         header = proto.graph.initializer[index]
         model.graph.initializers[header.name].const_value = _large_tensor(header, data)
     _settle(model, is_sorted)
-    place = ExternalFolder(origin.folder, origin.path, origin.where)
-    files = map_external_data(model, place)
+    external = ExternalFolder(origin.folder, origin.path, origin.where)
+    files = map_external_data(model, external)
     set_source(model, Source(origin.path, origin.size_bytes, files, carried.dropped))
     return model
 

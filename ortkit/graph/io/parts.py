@@ -77,7 +77,7 @@ def _reference(tensor: ir.TensorProtocol, name: str) -> TensorProto:
     assert isinstance(tensor, MappedTensor)
     header = header_of(tensor, name)
     header.data_location = TensorProto.EXTERNAL
-    place = {"location": tensor.location, "offset": tensor.offset, "length": tensor.length}
-    for key, value in place.items():
+    entry = {"location": tensor.location, "offset": tensor.offset, "length": tensor.length}
+    for key, value in entry.items():
         header.external_data.add(key=key, value=str(value))
     return header

@@ -94,7 +94,7 @@ def save_model(
     layout = DataLayout()
     for tensor in (*(tensor for tensor, _ in nested), *(tensor for _, tensor in own)):
         if is_external and layout.takes(tensor):
-            layout.place(tensor)
+            layout.offset_of(tensor)
     with FileSet(is_durable=not is_temporary) as files:
         data = _write_data(files, layout, target, is_hashed=not is_temporary)
         for tensor, header in nested:
@@ -126,7 +126,7 @@ def _write_data(
     files: FileSet, layout: DataLayout, target: Path, *, is_hashed: bool
 ) -> Path | None:
     """Write the data file, if there is one, and tell the layout its name."""
-    if not layout.places:
+    if not layout.offsets:
         return None
     draft = Draft(target.with_name(f"{target.name}.data"), layout.size_bytes, layout.write)
     written = files.write(draft, mode_of=target)
@@ -144,7 +144,7 @@ def refuse_own_data(model: ir.Model, targets: Iterable[Path]) -> None:
     source = source_of(model)
     data = set(() if source is None else source.external_files)
     tensors = [
-        one for _, one in initializers_of(model.graph) if isinstance(one, ir.ExternalTensor)
+        item for _, item in initializers_of(model.graph) if isinstance(item, ir.ExternalTensor)
     ]
     data |= {span.file.path for tensor in tensors if (span := span_of(tensor)) is not None}
     for target in targets:

@@ -42,7 +42,7 @@ def needs_carrying(model: ModelProto) -> bool:
         bool(model.training_info)
         or any(
             graph.sparse_initializer
-            or any(not _is_held(info.type) for info in _infos(graph))
+            or any(not _is_supported(info.type) for info in _infos(graph))
             or any(_is_odd(attribute) for node in graph.node for attribute in node.attribute)
             for graph in _all_graphs(model)
         )
@@ -71,7 +71,7 @@ def carry(model: ModelProto, where: str) -> Carried:
             graph.initializer.append(_dense(sparse, where))
         graph.ClearField("sparse_initializer")
         for info in _infos(graph):
-            if not _is_held(info.type):
+            if not _is_supported(info.type):
                 info.ClearField("type")
         _change_nodes(graph.node, where)
     for function in model.functions:
@@ -94,7 +94,7 @@ def _unheld(infos: Iterable[onnx.ValueInfoProto]) -> dict[int, bytes]:
     return {
         index: info.type.SerializeToString()
         for index, info in enumerate(infos)
-        if not _is_held(info.type)
+        if not _is_supported(info.type)
     }
 
 
@@ -124,7 +124,7 @@ def _nested(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
                     yield from _with_nested(graph)
 
 
-def _is_held(type_: TypeProto) -> bool:
+def _is_supported(type_: TypeProto) -> bool:
     """Say whether onnx-ir has a class for the type."""
     kind = type_.WhichOneof("value")
     if kind is None:
@@ -140,7 +140,7 @@ def _is_held(type_: TypeProto) -> bool:
 def _is_odd(attribute: AttributeProto) -> bool:
     return attribute.type in _SPARSE_KINDS or (
         attribute.type in _TYPE_KINDS
-        and not all(map(_is_held, [attribute.tp, *attribute.type_protos]))
+        and not all(map(_is_supported, [attribute.tp, *attribute.type_protos]))
     )
 
 

@@ -47,9 +47,9 @@ class Writer:
             return operand
         if isinstance(operand, New):
             return self._constant(root, node, operand)
-        inputs = [self._value(root, node, one) for one in operand.inputs]
+        inputs = [self._value(root, node, item) for item in operand.inputs]
         made = ir.node(operand.op_type, inputs, dict(operand.attributes))
-        self._place(node, made, f"{node.outputs[0].name}/{operand.op_type}", node)
+        self._insert(node, made, f"{node.outputs[0].name}/{operand.op_type}", node)
         return made.outputs[0]
 
     def _constant(self, root: ir.Graph | ir.Function, node: ir.Node, new: New) -> ir.Value:
@@ -68,7 +68,7 @@ class Writer:
         else:
             made = ir.node("Constant", [], {"value": tensor})
             first = next(iter(holder))
-            self._place(first, made, name, node)
+            self._insert(first, made, name, node)
             value = made.outputs[0]
         self._shared[key] = value
         return value
@@ -86,7 +86,7 @@ class Writer:
             self._model.graph.inputs.append(value)
         return value
 
-    def _place(self, before: ir.Node, made: ir.Node, name: str, asker: ir.Node) -> None:
+    def _insert(self, before: ir.Node, made: ir.Node, name: str, asker: ir.Node) -> None:
         holder = before.graph
         assert holder is not None, f"{asker.name!r} is in no graph"
         made.outputs[0].name = self._fresh(name)
@@ -102,7 +102,7 @@ class Writer:
         """Say whether `node` is where values of its root graph are known to be visible."""
         if self._seeing is None:
             self._seeing = {
-                id(one) for root in roots(self._model) for one in control_nodes_below(root)
+                id(item) for root in roots(self._model) for item in control_nodes_below(root)
             }
         return id(node) in self._seeing
 

@@ -98,7 +98,9 @@ class Form:
 
     def without(self, *names: str) -> Form:
         """Return the same without these attributes."""
-        kept = {name: one for name, one in self.attributes.items() if name not in names}
+        kept = {
+            name: attribute for name, attribute in self.attributes.items() if name not in names
+        }
         return replace(self, attributes=kept)
 
     def having(self, **attributes: int | str | Sequence[int]) -> Form:
@@ -117,9 +119,9 @@ class Form:
 
     def with_input(self, index: int, operand: Operand) -> Form:
         """Return the same with input `index` set."""
-        held = [*self.inputs, *(None for _ in range(index + 1 - len(self.inputs)))]
-        held[index] = operand
-        return self.reading(*held)
+        padded = [*self.inputs, *(None for _ in range(index + 1 - len(self.inputs)))]
+        padded[index] = operand
+        return self.reading(*padded)
 
     def with_outputs(self, count: int) -> Form:
         """Return the same with the first `count` outputs only; the others must be unread."""

@@ -64,7 +64,10 @@ def plan_raise(
     if version > NEWEST:
         return f"opset {version} is newer than {NEWEST}, the newest that models are converted to"
     known = Known(model, version, shapes)
-    local = {(one.domain, one.name, one.overload) for one in model.functions.values()}
+    local = {
+        (function.domain, function.name, function.overload)
+        for function in model.functions.values()
+    }
     planned = []
     for root in roots(model):
         start = root.opset_imports.get("") or model.opset_imports.get("", 0)
@@ -132,7 +135,7 @@ def _converted(
             return f"{form.op_type} of opset {then}: ONNX Runtime has no kernel for it"
         adapter = ADAPTERS.get((form.op_type, then))
         if adapter is None:
-            old = max(one for one in history(form.op_type) if one <= since)
+            old = max(item for item in history(form.op_type) if item <= since)
             if (reason := refusal(form, old, then, known)) is not None:
                 return reason
         elif any(attribute.is_ref() for attribute in node.attributes.values()):
@@ -150,7 +153,7 @@ def _stays(op_type: str, start: int, version: int, lost: frozenset[Key]) -> bool
     """Say whether any node with this op is the same in both versions, and runs in both."""
     since = start
     while (then := _next(op_type, since)) is not None and then <= version:
-        old = max(one for one in history(op_type) if one <= since)
+        old = max(item for item in history(op_type) if item <= since)
         key = (op_type, then)
         if key in ADAPTERS or key in lost or not only_widens(op_type, old, then):
             return False
@@ -159,7 +162,7 @@ def _stays(op_type: str, start: int, version: int, lost: frozenset[Key]) -> bool
 
 
 def _next(op_type: str, since: int) -> int | None:
-    return next((one for one in history(op_type) if one > since), None)
+    return next((item for item in history(op_type) if item > since), None)
 
 
 def _unknown(node: ir.Node, start: int, version: int) -> str | None:
@@ -167,13 +170,13 @@ def _unknown(node: ir.Node, start: int, version: int) -> str | None:
     if node.op_type not in RUNTIME_OWN:
         return f"ONNX has no {node.op_type} in opset {start}"
     versions = history(node.op_type)
-    if versions and versions[0] <= version and node.op_type not in _TAKEN_OVER:
+    if versions and versions[0] <= version and node.op_type not in _ADOPTED:
         return f"{node.op_type} of ONNX Runtime is not the one of opset {versions[0]}"
     return None
 
 
 #: Operators of ONNX Runtime's own that ONNX took over as they were.
-_TAKEN_OVER = frozenset({"LayerNormalization", "ThresholdedRelu"})
+_ADOPTED = frozenset({"LayerNormalization", "ThresholdedRelu"})
 
 
 def _output(node: ir.Node) -> str:

@@ -50,7 +50,7 @@ def only_widens(op_type: str, since: int, then: int) -> bool:
         return False
     for before, after in ((old.inputs, new.inputs), (old.outputs, new.outputs)):
         if len(before) > len(after) or any(
-            one.option == _OPTION.Single for one in after[len(before) :]
+            formal_parameter.option == _OPTION.Single for formal_parameter in after[len(before) :]
         ):
             return False
         for one, other in zip(before, after, strict=False):

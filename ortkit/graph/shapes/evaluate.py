@@ -21,7 +21,7 @@ Inputs = Sequence[Array | None]
 
 #: Results that ONNX Runtime hands over as numpy arrays of that very type (onnxruntime 1.31.1
 #: gives float8 as uint8).
-_HELD_TYPES = frozenset(
+_STORED_TYPES = frozenset(
     f"tensor({name})"
     for name in ("bool", "float", "float16", "double", "int8", "int16", "int32", "int64",
                  "uint8", "uint16", "uint32", "uint64")
@@ -83,7 +83,7 @@ def _in_runtime(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> lis
             enable_fallback=0,  # it prints
         )
         for made in session.get_outputs():
-            if made.type not in _HELD_TYPES:
+            if made.type not in _STORED_TYPES:
                 raise Unsupported(f"its result is a {made.type}")
         results = iter(session.run(None, feeds))
     except _runtime_errors() as error:

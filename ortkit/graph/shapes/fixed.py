@@ -12,7 +12,7 @@ from ortkit.graph.symbolic.dims import names, substitute
 from ortkit.graph.symbolic.text import parse_size
 
 
-def place_of(value: ir.Value, axis: int) -> str:
+def label_of(value: ir.Value, axis: int) -> str:
     """Return what a size of an input is called that has no name, such as `pixels[2]`."""
     return f"{value.name}[{axis}]"
 
@@ -24,12 +24,12 @@ def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
 
     Args:
         model: The model, changed in place.
-        sizes: By the size's name; one without a name by `place_of` its input.
+        sizes: By the size's name; one without a name by `label_of` its input.
 
     Raises:
         UserError: No input has a size of that name, or a number is negative or above `SIZE_LIMIT`.
     """
-    _name_places(model, sizes)
+    _name_axes(model, sizes)
     known = {
         name
         for value in model.graph.inputs
@@ -51,7 +51,7 @@ def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
             value.shape = ir.Shape([_fixed(dim, sizes) for dim in value.shape])
 
 
-def _name_places(model: ir.Model, sizes: Mapping[str, int]) -> None:
+def _name_axes(model: ir.Model, sizes: Mapping[str, int]) -> None:
     """Give sizes of inputs that have no name those of `sizes` that mean them."""
     for value in model.graph.inputs:
         if value.shape is None:
@@ -59,7 +59,7 @@ def _name_places(model: ir.Model, sizes: Mapping[str, int]) -> None:
         dims = list(value.shape.dims)
         for axis, dim in enumerate(dims):
             is_open = isinstance(dim, ir.SymbolicDim) and not dim.value
-            if is_open and (name := place_of(value, axis)) in sizes:
+            if is_open and (name := label_of(value, axis)) in sizes:
                 dims[axis] = ir.SymbolicDim(name)
         value.shape = ir.Shape(dims)
 

@@ -154,7 +154,7 @@ class Shapes:
         return fact
 
     @property
-    def was_told(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether unknown sizes were found out while others were derived from them."""
         return bool(self._bound)
 

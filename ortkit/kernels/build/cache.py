@@ -167,7 +167,7 @@ class KernelCache:
             except (OSError, *DAMAGED):
                 continue
             found.append(Entry(op, backend, level, status.st_size, status.st_mtime, path))
-        return tuple(sorted(found, key=lambda one: (-one.used, one.op)))
+        return tuple(sorted(found, key=lambda entry: (-entry.used, entry.op)))
 
     def clear(self) -> tuple[int, int]:
         """Remove all kernels; returns how many files and how many bytes.

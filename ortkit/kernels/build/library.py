@@ -103,7 +103,7 @@ def build_library(
         chooser = chooser or known_database().chooser()
         build = _Build(_usable_backends(backend, target), target, cache, folder, chooser)
         found = build.kernels(signatures, count)
-        accepted = [(s, one) for s, one in found if isinstance(one, Kernel | CudaKernel)]
+        accepted = [(s, item) for s, item in found if isinstance(item, Kernel | CudaKernel)]
         refused = tuple((s, one.reason) for s, one in found if isinstance(one, Refused))
         library = None
         kept: Mapping[str, tuple[str, ...]] = {}
@@ -159,7 +159,7 @@ def build_kernels(
         build = _Build(
             _usable_backends(backend, target), target, cache or default_cache(), folder, chooser
         )
-        found = tuple(one for _, one in build.kernels(signatures, count))
+        found = tuple(item for _, item in build.kernels(signatures, count))
         yield KernelsBuild(found, build.compiled, build.note)
 
 
@@ -192,8 +192,10 @@ def toolchain(backend: str = "auto", target: Target | None = None) -> str:
     """Name everything but a region and a target that decides how fast its kernel is."""
     digest = hashlib.sha256(find_shim()[0].read_bytes()).hexdigest()[:16]
     usable = _available(_usable_backends(backend, target or Target()))
-    tuned = [one for one in (defaults.digest(), known_database().digest()) if one]
-    return " ".join([*(one.fingerprint() for one in usable), f"shim-{digest}", *tuned])
+    tuned = [item for item in (defaults.digest(), known_database().digest()) if item]
+    return " ".join(
+        [*(kernel_backend.fingerprint() for kernel_backend in usable), f"shim-{digest}", *tuned]
+    )
 
 
 class _Build:
@@ -215,7 +217,10 @@ class _Build:
         self.note = ""
         self.origins: dict[str, Origin] = {}
         """What kernels that Python cannot call are generated from, by op type."""
-        self._fingerprints = {one.name: one.fingerprint() for one in _available(backends)}
+        self._fingerprints = {
+            kernel_backend.name: kernel_backend.fingerprint()
+            for kernel_backend in _available(backends)
+        }
         self._backends = backends
         sweep_once(cache.folder)  # also where all kernels are there already
 
@@ -227,7 +232,7 @@ class _Build:
         for signature in signatures:
             if signature.key not in looked_up:
                 looked_up[signature.key] = self._look_up(signature)
-        absent = [one for one in looked_up.values() if isinstance(one, Slot)]
+        absent = [item for item in looked_up.values() if isinstance(item, Slot)]
         compiled = dict(
             zip((slot.signature.key for slot in absent), self._compile(absent, count), strict=True)
         )

@@ -43,7 +43,7 @@ def record_of(kernel: Kernel | CudaKernel) -> Record:
     return {
         "variants": [asdict(variant) for variant in kernel.variants],
         "images": [{**asdict(image), "path": image.path.name} for image in kernel.images],
-        "left_out": [asdict(one) for one in kernel.left_out],
+        "left_out": [asdict(left_out) for left_out in kernel.left_out],
     }
 
 
@@ -68,7 +68,7 @@ def kernel_from(
     try:
         if "variants" in record:
             variants = tuple(map(_variant, record["variants"]))
-            images = tuple(_image(one, files) for one in record["images"])
+            images = tuple(_image(item, files) for item in record["images"])
             left_out = tuple(
                 LeftOut(int(one["architecture"]), str(one["reason"]), bool(one["is_variant"]))
                 for one in record["left_out"]
@@ -85,7 +85,7 @@ def kernel_from(
 
 def _launch(record: Mapping[str, Any]) -> Launch:
     return Launch(
-        units=tuple(_extent(one) for one in record["units"]),
+        units=tuple(_extent(item) for item in record["units"]),
         points=_extent(record["points"]),
         picoseconds_per_point=int(record["picoseconds_per_point"]),
         inplace=tuple((int(source), int(target)) for source, target in record["inplace"]),
@@ -118,7 +118,7 @@ def _condition(record: Mapping[str, Any]) -> Condition:
 
 
 def _step(record: Mapping[str, Any]) -> Step:
-    x, y, z = (CeilDiv(_extent(one["extent"]), int(one["divisor"])) for one in record["grid"])
+    x, y, z = (CeilDiv(_extent(item["extent"]), int(item["divisor"])) for item in record["grid"])
     arguments = tuple(map(_argument, record["arguments"]))
     entry, threads = str(record["entry"]), int(record["threads"])
     maps = tuple(map(_map, record["maps"]))

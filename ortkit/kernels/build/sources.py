@@ -54,14 +54,14 @@ def ending(variant: int, step: int, kind: str) -> str:
 
 def one_line(text: str) -> str:
     """Return text for a comment: names are the model's, and must not end the line."""
-    return "".join(one if one.isprintable() else "?" for one in text)
+    return "".join(item if item.isprintable() else "?" for item in text)
 
 
 def _head(signature: RegionSignature) -> str:
     """Return the region as comments: what comes in, what goes out, and the operators between."""
     lines = [f"ortkit.fused::{signature.op_type}"]
-    lines += [f"  in   {_tensor(one)}" for one in signature.inputs]
-    lines += [f"  out  {_tensor(one)}" for one in signature.outputs]
+    lines += [f"  in   {_tensor(spec)}" for spec in signature.inputs]
+    lines += [f"  out  {_tensor(output)}" for output in signature.outputs]
     lines += ["", *signature.body.strip().splitlines(), ""]
     return "".join(f"# {one_line(line)}".rstrip() + "\n" for line in lines)
 
@@ -72,11 +72,11 @@ def _tensor(spec: TensorSpec) -> str:
 
 def _ptx(kernel: CudaKernel, signature: RegionSignature) -> dict[str, str]:
     return {
-        signature.op_type + ending(one.variant, one.step, "ptx"): (
-            one.path.read_bytes().rstrip(b"\0").decode()
+        signature.op_type + ending(image.variant, image.step, "ptx"): (
+            image.path.read_bytes().rstrip(b"\0").decode()
         )
-        for one in kernel.images
-        if one.is_ptx
+        for image in kernel.images
+        if image.is_ptx
     }
 
 
@@ -99,9 +99,9 @@ def _with_launches(
 def _launch(
     number: int, variant: Variant, index: int, step: Step, names: Sequence[str]
 ) -> list[str]:
-    conditions = [_condition(one, names) for one in variant.conditions]
+    conditions = [_condition(condition, names) for condition in variant.conditions]
     conditions += ["all tensors start at multiples of 16 bytes"] if variant.aligned else []
-    grid = " x ".join(_blocks(one, names) for one in step.grid)
+    grid = " x ".join(_blocks(ceil_div, names) for ceil_div in step.grid)
     return [
         f"variant {number}, the first of which this holds: {'; '.join(conditions) or 'always'}",
         f"launch {index + 1} of {len(variant.steps)}: {grid} blocks of {step.threads} threads, "
@@ -109,16 +109,16 @@ def _launch(
     ]
 
 
-def _condition(one: Condition, names: Sequence[str]) -> str:
-    bounds = [f"a multiple of {one.divisible_by}"] if one.divisible_by > 1 else []
-    bounds += [] if one.at_most is None else [f"at most {one.at_most}"]
-    return f"{_extent(one.extent, names)} is {' and '.join(bounds) or 'any'}"
+def _condition(condition: Condition, names: Sequence[str]) -> str:
+    bounds = [f"a multiple of {condition.divisible_by}"] if condition.divisible_by > 1 else []
+    bounds += [] if condition.at_most is None else [f"at most {condition.at_most}"]
+    return f"{_extent(condition.extent, names)} is {' and '.join(bounds) or 'any'}"
 
 
-def _blocks(one: CeilDiv, names: Sequence[str]) -> str:
-    size = _extent(one.extent, names)
-    return size if one.divisor == 1 else f"ceil({size} / {one.divisor})"
+def _blocks(ceil_div: CeilDiv, names: Sequence[str]) -> str:
+    size = _extent(ceil_div.extent, names)
+    return size if ceil_div.divisor == 1 else f"ceil({size} / {ceil_div.divisor})"
 
 
 def _extent(extent: Extent, names: Sequence[str]) -> str:
-    return str(Extent(extent.factor, tuple(names[int(one[1:])] for one in extent.symbols)))
+    return str(Extent(extent.factor, tuple(names[int(symbol[1:])] for symbol in extent.symbols)))

@@ -193,8 +193,8 @@ def signature_of(product: Product) -> RegionSignature:
     for output in outputs:
         op = "Cast <to = 16>" if output.dtype == "bfloat16" else "Identity"
         lines.append(f"{output.name} = {op} ({value})")
-    taken, made = (", ".join(spec.name for spec in specs) for specs in (inputs, outputs))
-    head = f'<opset_import: ["" : {p.opset}]> f ({taken}) => ({made})'
+    read, made = (", ".join(spec.name for spec in specs) for specs in (inputs, outputs))
+    head = f'<opset_import: ["" : {p.opset}]> f ({read}) => ({made})'
     text = f"{head} {{ {'  '.join(lines)} }}"
     return RegionSignature("bf16_product", text, tuple(inputs), tuple(outputs))
 

@@ -38,7 +38,7 @@ def _width(depth: int, columns: int) -> int:
     padding = _PADDING if depth % _ALIASED else _ALIASED_PADDING
     if depth >= _DEEP and -columns % _DEEP_WIDTH <= columns * padding:
         return _DEEP_WIDTH
-    return min(_WIDTHS, key=lambda one: -columns % one)
+    return min(_WIDTHS, key=lambda number: -columns % number)
 
 
 def panels(matrix: Array) -> Array:

@@ -54,8 +54,8 @@ def joined_groups(columns: int, groups: int) -> int:
         groups: Of channels.
     """
     each = columns // groups
-    counts = (one for one in range(1, groups) if groups % one == 0)
-    return next((one for one in counts if one * each % WIDTH == 0), groups)
+    counts = (index for index in range(1, groups) if groups % index == 0)
+    return next((count for count in counts if count * each % WIDTH == 0), groups)
 
 
 def filter_layout(filters: Sizes, groups: int, dilations: tuple[int, int]) -> Prepack:

@@ -141,12 +141,14 @@ def link_named(ops: Sequence[NamedOp], path: Path, target: Target) -> KernelLibr
     _check_version(names, "NAMES", NAMES_VERSION)
     level = _level(target)
     with TemporaryFolder("link") as folder:
-        kernels = [one.kernel for op in ops for one in op.kernels]
-        images = image_files(one for one in kernels if isinstance(one, CudaKernel))
+        kernels = [kernel.kernel for op in ops for kernel in op.kernels]
+        images = image_files(
+            cuda_kernel for cuda_kernel in kernels if isinstance(cuda_kernel, CudaKernel)
+        )
         _write_images(images.values(), folder)
         (folder / "manifest.c").write_text(names_source(ops, level, images), "utf-8")
-        artifacts = (part.artifact for one in kernels if isinstance(one, Kernel)
-                     for part in one.parts)  # fmt: skip
+        artifacts = (part.artifact for item in kernels if isinstance(item, Kernel)
+                     for part in item.parts)  # fmt: skip
         content = _linked(
             folder, (shim, header, names), artifacts, _EXPORTS % "",
             libraries=("-ldl",) if images else (),
@@ -183,7 +185,7 @@ def _linked(
     # Copied under fixed names: paths must not reach the output.
     for part in parts:
         shutil.copyfile(part, folder / part.name)
-    objects = sorted({one.name: one for one in artifacts}.items())
+    objects = sorted({path.name: path for path in artifacts}.items())
     for name, artifact in objects:
         shutil.copyfile(artifact, folder / name)
     (folder / "exports.map").write_text(exports, "utf-8")

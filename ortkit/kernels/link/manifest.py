@@ -180,18 +180,19 @@ def op_source(
     lines.append(f"static const OrtkitTensor {name}_tensors[] = {{{', '.join(rows)}}};")
     by_value = value_sizes(signature)
     if by_value:
-        lines += c_extents(f"{name}_least", [one.least for one in by_value], symbols)
+        lines += c_extents(f"{name}_least", [item.least for item in by_value], symbols)
         sizes = (
-            f"{{{symbols.index(one.symbol)}, {c_extent(f'{name}_least', number, one.least)}, "
-            f"{one.tensor}}}"
-            for number, one in enumerate(by_value)
+            f"{{{symbols.index(value_size.symbol)}, "
+            f"{c_extent(f'{name}_least', number, value_size.least)}, "
+            f"{value_size.tensor}}}"
+            for number, value_size in enumerate(by_value)
         )
         lines.append(f"static const OrtkitValueSize {name}_values[] = {{{', '.join(sizes)}}};")
-    places = [f"s{index}" for index in range(len(symbols))]
-    lines += c_extents(f"{name}_units", launch.units, places)
-    lines += c_extents(f"{name}_points", [launch.points], places)
+    size_names = [f"s{index}" for index in range(len(symbols))]
+    lines += c_extents(f"{name}_units", launch.units, size_names)
+    lines += c_extents(f"{name}_points", [launch.points], size_names)
     if op.cuda is not None:
-        lines += kernel_source(f"{name}_cuda", op.cuda, len(tensors), places, images)
+        lines += kernel_source(f"{name}_cuda", op.cuda, len(tensors), size_names, images)
     lines.append(
         f"#define OP_{number} {{{c_text(label or signature.op_type)}, {c_text(signature.key)}, "
         f"{len(symbols)}, {name}_symbols, {len(signature.inputs)}, {len(signature.outputs)}, "

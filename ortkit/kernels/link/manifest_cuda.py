@@ -90,7 +90,7 @@ def kernel_source(
     name: str,
     kernel: CudaKernel,
     tensors: int,
-    places: Sequence[str],
+    size_names: Sequence[str],
     files: Mapping[Path, ImageFile],
 ) -> list[str]:
     """Return the lines that define the `OrtkitCudaKernel` called `name`.
@@ -99,7 +99,7 @@ def kernel_source(
         name: An identifier that no other kernel has.
         kernel: What to launch.
         tensors: How many the op has.
-        places: What its named sizes are called here, in their order.
+        size_names: What its named sizes are called here, in their order.
         files: The code, by `Image.path`.
 
     Raises:
@@ -109,7 +109,7 @@ def kernel_source(
     lines, variants = [], []
     for number, variant in enumerate(kernel.variants):
         images = [image for image in kernel.images if image.variant == number]
-        more, entry = _variant_source(f"{name}_{number}", variant, images, places, files)
+        more, entry = _variant_source(f"{name}_{number}", variant, images, size_names, files)
         lines += more
         variants.append(entry)
     lines.append(f"static const OrtkitVariant {name}_variants[] = {{{', '.join(variants)}}};")
@@ -121,26 +121,28 @@ def _variant_source(
     name: str,
     variant: Variant,
     images: Sequence[Image],
-    places: Sequence[str],
+    size_names: Sequence[str],
     files: Mapping[Path, ImageFile],
 ) -> tuple[list[str], str]:
     """Return the arrays of a variant, and itself as an entry of its kernel's."""
-    lines = c_extents(f"{name}_if", [one.extent for one in variant.conditions], places)
+    lines = c_extents(
+        f"{name}_if", [condition.extent for condition in variant.conditions], size_names
+    )
     conditions = ", ".join(
-        f"{{{c_extent(f'{name}_if', index, one.extent)}, {one.divisible_by}, "
-        f"{'INT64_MAX' if one.at_most is None else one.at_most}}}"
-        for index, one in enumerate(variant.conditions)
+        f"{{{c_extent(f'{name}_if', index, item.extent)}, {item.divisible_by}, "
+        f"{'INT64_MAX' if item.at_most is None else item.at_most}}}"
+        for index, item in enumerate(variant.conditions)
     )
     if conditions:
         lines.append(f"static const OrtkitCondition {name}_conditions[] = {{{conditions}}};")
     steps = []
     for number, step in enumerate(variant.steps):
         own = [image for image in images if image.step == number]
-        more, entry = _step_source(f"{name}_{number}", step, own, places, files)
+        more, entry = _step_source(f"{name}_{number}", step, own, size_names, files)
         lines += more
         steps.append(entry)
     lines.append(f"static const OrtkitStep {name}_steps[] = {{{', '.join(steps)}}};")
-    lines += c_extents(f"{name}_scratch", variant.scratch, places)
+    lines += c_extents(f"{name}_scratch", variant.scratch, size_names)
     entry = (
         f"{{{len(variant.conditions)}, {f'{name}_conditions' if conditions else 'NULL'}, "
         f"{int(variant.aligned)}, {len(steps)}, {name}_steps, "
@@ -153,30 +155,32 @@ def _step_source(
     name: str,
     step: Step,
     images: Sequence[Image],
-    places: Sequence[str],
+    size_names: Sequence[str],
     files: Mapping[Path, ImageFile],
 ) -> tuple[list[str], str]:
     """Return the arrays of a launch, and itself as an entry of its variant's."""
-    lines = c_extents(f"{name}_grid", [one.extent for one in step.grid], places)
+    lines = c_extents(f"{name}_grid", [ceil_div.extent for ceil_div in step.grid], size_names)
     grid = ", ".join(
-        f"{{{c_extent(f'{name}_grid', axis, one.extent)}, {one.divisor}}}"
-        for axis, one in enumerate(step.grid)
+        f"{{{c_extent(f'{name}_grid', axis, item.extent)}, {item.divisor}}}"
+        for axis, item in enumerate(step.grid)
     )
     parameters = (*step.arguments, *_ENDING)
-    extents = [one.extent or ONE for one in parameters]
-    lines += c_extents(f"{name}_sizes", extents, places)
+    extents = [parameter.extent or ONE for parameter in parameters]
+    lines += c_extents(f"{name}_sizes", extents, size_names)
     arguments = ", ".join(
-        f"{{{_KINDS[one.kind]}, {one.index}, {c_extent(f'{name}_sizes', index, extents[index])}}}"
-        for index, one in enumerate(parameters)
+        f"{{{_KINDS[argument.kind]}, {argument.index}, "
+        f"{c_extent(f'{name}_sizes', index, extents[index])}}}"
+        for index, argument in enumerate(parameters)
     )
     lines.append(f"static const OrtkitArgument {name}_arguments[] = {{{arguments}}};")
     code = ", ".join(
-        f"{{{one.architecture}, {int(one.is_ptx)}, {files[one.path].name}, {int(one.waits)}}}"
-        for one in sorted(images, key=lambda one: (one.is_ptx, one.architecture))
+        f"{{{image.architecture}, {int(image.is_ptx)}, {files[image.path].name}, "
+        f"{int(image.waits)}}}"
+        for image in sorted(images, key=lambda one: (one.is_ptx, one.architecture))
     )
     lines.append(f"static const OrtkitImage {name}_images[] = {{{code}}};")
-    lines += _maps_source(name, step, places)
-    lines += _product_source(name, step.product, places)
+    lines += _maps_source(name, step, size_names)
+    lines += _product_source(name, step.product, size_names)
     entry = (
         f"{{{c_text(step.entry)}, {{{grid}}}, {step.threads}, {step.shared_bytes}, "
         f"{len(parameters)}, {name}_arguments, {len(images)}, {name}_images, "
@@ -186,28 +190,29 @@ def _step_source(
     return lines, entry
 
 
-def _product_source(name: str, one: Product | None, places: Sequence[str]) -> list[str]:
+def _product_source(name: str, product: Product | None, size_names: Sequence[str]) -> list[str]:
     """Return the matrix product that a launch computes, if it is one for a library."""
-    if one is None:
+    if product is None:
         return []
-    rows = c_extent(f"{name}_rows", 0, one.rows)
+    rows = c_extent(f"{name}_rows", 0, product.rows)
     return [
-        *c_extents(f"{name}_rows", [one.rows], places),
+        *c_extents(f"{name}_rows", [product.rows], size_names),
         f"static const OrtkitProduct {name}_product = "
-        f"{{{one.x}, {one.weight}, {one.y}, {one.columns}, {one.depth}, {rows}}};",
+        f"{{{product.x}, {product.weight}, {product.y}, {product.columns}, {product.depth}, "
+        f"{rows}}};",
     ]
 
 
-def _maps_source(name: str, step: Step, places: Sequence[str]) -> list[str]:
+def _maps_source(name: str, step: Step, size_names: Sequence[str]) -> list[str]:
     """Return the array of a launch's maps, if it has some."""
     lines, entries = [], []
-    for number, one in enumerate(step.maps):
+    for number, map_ in enumerate(step.maps):
         own = f"{name}_map{number}"
-        lines += c_extents(f"{own}_dims", one.dims, places)
-        lines += c_extents(f"{own}_strides", one.strides, places)
-        box = ", ".join(map(str, one.box))
+        lines += c_extents(f"{own}_dims", map_.dims, size_names)
+        lines += c_extents(f"{own}_strides", map_.strides, size_names)
+        box = ", ".join(map(str, map_.box))
         entries.append(
-            f"{{{one.tensor}, {len(one.dims)}, {one.swizzle}, {one.first}, {own}_dims, "
+            f"{{{map_.tensor}, {len(map_.dims)}, {map_.swizzle}, {map_.first}, {own}_dims, "
             f"{own}_strides, {{{box}}}}}"
         )
     if entries:
@@ -223,7 +228,7 @@ def _check(kernel: CudaKernel, tensors: int) -> None:
         where = f"variant {number} of the CUDA kernel {kernel.key}"
         if not 0 < len(variant.steps) <= _MAX_STEPS or len(variant.scratch) > _MAX_SCRATCH:
             raise InternalError(f"{where} has too many steps or scratch blocks, or no step")
-        if any(one.divisible_by < 1 for one in variant.conditions):
+        if any(condition.divisible_by < 1 for condition in variant.conditions):
             raise InternalError(f"{where} has a condition that no size is meant by")
         for index, step in enumerate(variant.steps):
             found = [i for i in kernel.images if (i.variant, i.step) == (number, index)]
@@ -237,7 +242,7 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
         raise InternalError(f"{where} has the entry {step.entry!r}")
     if not 0 < step.threads <= _MAX_THREADS or step.shared_bytes < 0:
         raise InternalError(f"{where} has {step.threads} threads, {step.shared_bytes} bytes")
-    if any(one.divisor < 1 for one in step.grid):
+    if any(ceil_div.divisor < 1 for ceil_div in step.grid):
         raise InternalError(f"{where} divides its blocks by less than 1")
     if len(step.arguments) + len(_ENDING) > _MAX_ARGUMENTS:
         raise InternalError(f"{where} has {len(step.arguments)} arguments")
@@ -248,30 +253,35 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
         _check_map(where, each, tensors)
     if step.product is not None:
         _check_product(where, step.product, tensors, scratch)
-    for one in step.arguments:
-        if one.kind in most and not 0 <= one.index < most[one.kind]:
-            raise InternalError(f"{where} reads {one.kind} {one.index}, which is not there")
-        if one.kind in ("size32", "size64") and not isinstance(one.extent, Extent):
+    for argument in step.arguments:
+        if argument.kind in most and not 0 <= argument.index < most[argument.kind]:
+            raise InternalError(
+                f"{where} reads {argument.kind} {argument.index}, which is not there"
+            )
+        if argument.kind in ("size32", "size64") and not isinstance(argument.extent, Extent):
             raise InternalError(f"{where} has an argument that is no size")
 
 
-def _check_product(where: str, one: Product, tensors: int, scratch: int) -> None:
+def _check_product(where: str, product: Product, tensors: int, scratch: int) -> None:
     """Raise unless a product is of tensors and scratch memory that are there."""
-    is_present = 0 <= one.x < tensors and 0 <= one.y < tensors and 0 <= one.weight < scratch
-    if not is_present or not 0 < one.columns < 2**31 or not 0 < one.depth < 2**31:
+    is_present = (
+        0 <= product.x < tensors and 0 <= product.y < tensors and 0 <= product.weight < scratch
+    )
+    if not is_present or not 0 < product.columns < 2**31 or not 0 < product.depth < 2**31:
         raise InternalError(f"{where} has a product of what is not there")
 
 
-def _check_map(where: str, one: TensorMap, tensors: int) -> None:
+def _check_map(where: str, tensor_map: TensorMap, tensors: int) -> None:
     """Raise unless CUDA takes a map like this one, whatever its sizes are in a run."""
-    factors = [stride.factor for stride in one.strides]
+    factors = [stride.factor for stride in tensor_map.strides]
     if (
-        not 0 <= one.tensor < tensors
-        or not 0 < len(one.dims) <= _MAX_RANK
-        or (len(one.box), len(one.strides)) != (len(one.dims), len(one.dims) - 1)
-        or not all(0 < size <= _MAX_BOX for size in one.box)
-        or any(number % _MAP_BYTES for number in (one.first, *factors))
-        or one.first < 0
-        or one.swizzle not in _SWIZZLES
+        not 0 <= tensor_map.tensor < tensors
+        or not 0 < len(tensor_map.dims) <= _MAX_RANK
+        or (len(tensor_map.box), len(tensor_map.strides))
+        != (len(tensor_map.dims), len(tensor_map.dims) - 1)
+        or not all(0 < size <= _MAX_BOX for size in tensor_map.box)
+        or any(number % _MAP_BYTES for number in (tensor_map.first, *factors))
+        or tensor_map.first < 0
+        or tensor_map.swizzle not in _SWIZZLES
     ):
         raise InternalError(f"{where} has a map of a tensor that CUDA does not take")

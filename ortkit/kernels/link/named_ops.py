@@ -48,7 +48,7 @@ class NamedKernel:
 
     signature: RegionSignature
     kernel: Kernel | CudaKernel
-    places: tuple[int, ...]
+    node_inputs: tuple[int, ...]
     """Of each of its inputs the node's, or -1 - the attribute that it is the value of."""
     wildcard_axes: tuple[int | None, ...]
     """Of each tensor the axis that stands for any number of the node's."""
@@ -84,9 +84,9 @@ class NamedOp:
     def packs(self) -> dict[tuple[int, str], PackedInput]:
         """What packs the node's inputs for its kernels, by input and function."""
         return {
-            (one.places[pack.input], pack.kernel.symbol): pack
-            for one in self.kernels
-            if (cpu := _cpu(one))
+            (kernel.node_inputs[pack.input], pack.kernel.symbol): pack
+            for kernel in self.kernels
+            if (cpu := _cpu(kernel))
             for pack in cpu.packs
         }
 
@@ -106,18 +106,18 @@ def names_source(
     """
     images = images or {}
     ordered = sorted(ops, key=lambda op: (op.domain, op.name, op.inputs, op.outputs))
-    kernels = [one for op in ordered for one in op.kernels]
+    kernels = [kernel for op in ordered for kernel in op.kernels]
     parts = ['#include "manifest.h"', '#include "names.h"', ""]
     parts += images_source(images.values())
-    for symbol, one in {cpu.symbol: one for one in kernels if (cpu := _cpu(one))}.items():
-        tensors = (*one.signature.inputs, *one.signature.outputs)
+    for symbol, named_kernel in {cpu.symbol: one for one in kernels if (cpu := _cpu(one))}.items():
+        tensors = (*named_kernel.signature.inputs, *named_kernel.signature.outputs)
         parts.append(call_source(symbol, len(tensors), len(symbols_of(tensors))))
     packers = {pack.kernel.symbol: pack for op in ordered for pack in op.packs.values()}
     parts += [
         call_source(symbol, 2, len(symbols_of(pack.signature.inputs)))
         for symbol, pack in packers.items()
     ]
-    answers = {cpu.launch.inplace for one in kernels if (cpu := _cpu(one))}
+    answers = {cpu.launch.inplace for item in kernels if (cpu := _cpu(item))}
     answers |= {_inplace(op) for op in ordered}
     parts += [pairs_source(pairs) for pairs in sorted(answers - {()})]
     number = 0
@@ -125,16 +125,16 @@ def names_source(
     for index, op in enumerate(ordered):
         _check(op)
         first = number
-        for one in op.kernels:
-            cuda = one.kernel if isinstance(one.kernel, CudaKernel) else None
-            made = LibraryOp(one.signature, _cpu(one), cuda)
+        for named_kernel in op.kernels:
+            cuda = named_kernel.kernel if isinstance(named_kernel.kernel, CudaKernel) else None
+            made = LibraryOp(named_kernel.signature, _cpu(named_kernel), cuda)
             parts.append(op_source(number, made, images, op.id))
-            parts += _kernel_source(number, one, list(op.packs))
+            parts += _kernel_source(number, named_kernel, list(op.packs))
             number += 1
-        for at, ((place_of_node, _), pack) in enumerate(op.packs.items()):
+        for at, ((input_of_node, _), pack) in enumerate(op.packs.items()):
             made = LibraryOp(pack.signature, pack.kernel)
             parts.append(op_source(number, made, images, op.id))
-            parts += _pack_source(f"named{index}_pack{at}", number, place_of_node, pack)
+            parts += _pack_source(f"named{index}_pack{at}", number, input_of_node, pack)
             number += 1
         parts += _named_source(index, op, first)
         entries.append(f"  NAMED_{index}")
@@ -155,8 +155,8 @@ def names_source(
     return "\n".join(parts) + "\n"
 
 
-def _cpu(one: NamedKernel) -> Kernel | None:
-    return one.kernel if isinstance(one.kernel, Kernel) else None
+def _cpu(named_kernel: NamedKernel) -> Kernel | None:
+    return named_kernel.kernel if isinstance(named_kernel.kernel, Kernel) else None
 
 
 def _check(op: NamedOp) -> None:
@@ -164,7 +164,7 @@ def _check(op: NamedOp) -> None:
         raise InternalError(f"{op.id} has {len(op.attributes)} attributes, or no kernel")
     if len(op.packs) > MOST_PACKS:
         raise InternalError(f"{op.id} has {len(op.packs)} packed inputs, at most {MOST_PACKS}")
-    if any(len(one.is_present) > MOST_INPUTS for one in op.kernels):
+    if any(len(kernel.is_present) > MOST_INPUTS for kernel in op.kernels):
         raise InternalError(f"{op.id} has a kernel of more than {MOST_INPUTS} inputs")
 
 
@@ -173,17 +173,17 @@ def _inplace(op: NamedOp) -> tuple[tuple[int, int], ...]:
     if any(kind == VARIADIC for _, kind in op.inputs):
         return ()
     found = [
-        {(one.places[i], o) for i, o in cpu.launch.inplace if one.places[i] >= 0}
-        for one in op.kernels
-        if (cpu := _cpu(one))
+        {(kernel.node_inputs[i], o) for i, o in cpu.launch.inplace if kernel.node_inputs[i] >= 0}
+        for kernel in op.kernels
+        if (cpu := _cpu(kernel))
     ]
     return tuple(sorted(set.intersection(*found))) if found else ()
 
 
 def _pack_source(name: str, number: int, position: int, pack: PackedInput) -> list[str]:
     """Return the lines with the arrays of what packs an input, and itself as a macro."""
-    places = [f"s{index}" for index in range(len(symbols_of(pack.signature.inputs)))]
-    lines = c_extents(f"{name}_sizes", [extent for extent, _ in pack.shape], places)
+    node_inputs = [f"s{index}" for index in range(len(symbols_of(pack.signature.inputs)))]
+    lines = c_extents(f"{name}_sizes", [extent for extent, _ in pack.shape], node_inputs)
     dims = ", ".join(
         f"{{{c_extent(f'{name}_sizes', index, extent)}, {divisor}}}"
         for index, (extent, divisor) in enumerate(pack.shape)
@@ -197,38 +197,42 @@ def _pack_source(name: str, number: int, position: int, pack: PackedInput) -> li
     ]
 
 
-def _kernel_source(number: int, one: NamedKernel, packs: Sequence[tuple[int, str]]) -> list[str]:
+def _kernel_source(
+    number: int, named_kernel: NamedKernel, packs: Sequence[tuple[int, str]]
+) -> list[str]:
     """Return the lines with the arrays of a choice, and itself as CHOICE_n."""
     name = f"choice{number}"
-    tensors = (*one.signature.inputs, *one.signature.outputs)
-    extents = [each.extent for each in one.conditions]
+    tensors = (*named_kernel.signature.inputs, *named_kernel.signature.outputs)
+    extents = [each.extent for each in named_kernel.conditions]
     lines = c_extents(f"{name}_if", extents, symbols_of(tensors))
     conditions = ", ".join(
         f"{{{c_extent(f'{name}_if', index, each.extent)}, {each.divisible_by}, "
         f"{'INT64_MAX' if each.at_most is None else each.at_most}}}"
-        for index, each in enumerate(one.conditions)
+        for index, each in enumerate(named_kernel.conditions)
     )
     if conditions:
         lines.append(f"static const OrtkitCondition {name}_conditions[] = {{{conditions}}};")
-    wildcard_axes = [0 if axis is None else axis + 1 for axis in one.wildcard_axes]
-    fixed = ", ".join(f"{{{at}, {_number(value)}}}" for at, value in one.fixed.items())
-    cpu = _cpu(one)
-    packed = [-1] * len(one.signature.inputs)
+    wildcard_axes = [0 if axis is None else axis + 1 for axis in named_kernel.wildcard_axes]
+    fixed = ", ".join(f"{{{at}, {_number(value)}}}" for at, value in named_kernel.fixed.items())
+    cpu = _cpu(named_kernel)
+    packed = [-1] * len(named_kernel.signature.inputs)
     for pack in () if cpu is None else cpu.packs:
-        packed[pack.input] = packs.index((one.places[pack.input], pack.kernel.symbol))
+        packed[pack.input] = packs.index(
+            (named_kernel.node_inputs[pack.input], pack.kernel.symbol)
+        )
     packs_name = f"{name}_packs" if max(packed, default=-1) >= 0 else "NULL"
     if packs_name != "NULL":
         lines.append(f"static const int32_t {packs_name}[] = {{{c_list(packed)}}};")
     return [
         *lines,
         f"static const OrtkitOp {name}_op = OP_{number};",
-        f"static const int32_t {name}_places[] = {{{c_list(one.places)}}};",
+        f"static const int32_t {name}_places[] = {{{c_list(named_kernel.node_inputs)}}};",
         f"static const int32_t {name}_stars[] = {{{c_list(wildcard_axes)}}};",
-        f"static const int32_t {name}_there[] = {{{c_list(map(int, one.is_present))}}};",
+        f"static const int32_t {name}_there[] = {{{c_list(map(int, named_kernel.is_present))}}};",
         f"static const OrtkitFixed {name}_fixed[] = {{{fixed or '{0, 0, 0}'}}};",
         f"#define CHOICE_{number} {{&{name}_op, {name}_places, {name}_stars, "
-        f"{len(one.is_present)}, {name}_there, {len(one.fixed)}, {name}_fixed, "
-        f"{len(one.conditions)}, {f'{name}_conditions' if conditions else 'NULL'}, "
+        f"{len(named_kernel.is_present)}, {name}_there, {len(named_kernel.fixed)}, {name}_fixed, "
+        f"{len(named_kernel.conditions)}, {f'{name}_conditions' if conditions else 'NULL'}, "
         f"{packs_name}}}\n",
     ]
 
@@ -236,9 +240,10 @@ def _kernel_source(number: int, one: NamedKernel, packs: Sequence[tuple[int, str
 def _named_source(position: int, op: NamedOp, first: int) -> list[str]:
     name = f"named{position}"
     attributes = ", ".join(
-        f"{{{c_text(one.name)}, {int(one.is_float)}, {int(one.default is None)}, "
-        f"{_number(0 if one.default is None else one.default)}}}"
-        for one in op.attributes
+        f"{{{c_text(attribute.name)}, {int(attribute.is_float)}, "
+        f"{int(attribute.default is None)}, "
+        f"{_number(0 if attribute.default is None else attribute.default)}}}"
+        for attribute in op.attributes
     )
     choices = ", ".join(f"CHOICE_{first + index}" for index in range(len(op.kernels)))
     packs = ", ".join(f"NAMED{position}_PACK{index}" for index in range(len(op.packs)))

@@ -23,7 +23,7 @@ def exceeds_bounds(signature: RegionSignature) -> Refused | None:
     if max(len(tensor.shape) for tensor in tensors) > MAX_RANK:
         return Refused(f"a tensor of more than {MAX_RANK} dims")
     known = solvable_symbols(signature.inputs)
-    known |= {one.symbol for one in value_sizes(signature)}
+    known |= {size.symbol for size in value_sizes(signature)}
     if len(known) > MAX_SYMBOLS:
         return Refused(f"{len(known)} named sizes, at most {MAX_SYMBOLS} are supported")
     for tensor in tensors:

@@ -101,9 +101,9 @@ def _split(node: BodyNode) -> list[int]:
         each = -(-size // len(node.proto.output))
         sizes = [min(each, size - each * i) for i in range(len(node.proto.output))]
     results, start = [], 0
-    for one in sizes:
-        results.append(b.slice(x, dim, start, start + one))
-        start += one
+    for number in sizes:
+        results.append(b.slice(x, dim, start, start + number))
+        start += number
     return results
 
 

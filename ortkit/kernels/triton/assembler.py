@@ -34,8 +34,8 @@ def is_wrong(ptx: str, release: str) -> bool:
 def without_pairs(ptx: str) -> str:
     """Return PTX that adds the halves of pairs of 16 bits one by one."""
 
-    def apart(found: re.Match[str]) -> str:
+    def separated(found: re.Match[str]) -> str:
         sign, total, a, b = found.groups()
         return _SUMS.format(sign=sign, sum=total, a=a, b=b)
 
-    return _SUM_OF_PAIRS.sub(apart, ptx)
+    return _SUM_OF_PAIRS.sub(separated, ptx)

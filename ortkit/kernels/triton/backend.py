@@ -138,7 +138,10 @@ class TritonBackend:
         if most > MAX_ARGUMENTS:
             raise KernelError(f"a kernel of {most} parameters, at most {MAX_ARGUMENTS} are passed")
         if is_trial:
-            sources = tuple(one for one in sources if one.is_aligned) or sources
+            sources = (
+                tuple(variant_source for variant_source in sources if variant_source.is_aligned)
+                or sources
+            )
         made = write_images(sources, architectures_of(target.level), folder, has_ptx=not is_trial)
         seconds = time.perf_counter() - started
         return CudaKernel(

@@ -139,7 +139,7 @@ class Body(TileContext):
                 continue
             conditions = [f"{at.text} >= {first}"] if low < first else []
             conditions += [f"{at.text} < {last}"] if last <= high else []
-            text = " & ".join(f"({one})" for one in conditions)
+            text = " & ".join(f"({condition})" for condition in conditions)
             inside = (*guards, TilePosition(text, at.dims)) if conditions else guards
             there = part_where(space.axes, node, part, index, first, where)
             found = self.value(part, there, inside)

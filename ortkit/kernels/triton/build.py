@@ -118,7 +118,7 @@ def write_images(
     # What is made for some architectures only may be left without any.
     if not variants and failed:
         raise next(iter(failed.values()))
-    missing += [LeftOut(one, error.problem) for one, error in failed.items()]
+    missing += [LeftOut(item, error.problem) for item, error in failed.items()]
     left_out = sorted(missing, key=lambda one: one.architecture)
     return Images(tuple(variants), tuple(images), tuple(left_out))
 
@@ -156,19 +156,23 @@ def _compile_variants(
 
 def _takes_any(source: VariantSource) -> bool:
     """Say whether a variant takes all sizes; the shim loads none of those after it."""
-    is_bound = any(one.extent.static is None or not _holds(one) for one in source.conditions)
+    is_bound = any(
+        condition.extent.static is None or not _holds(condition) for condition in source.conditions
+    )
     return not is_bound and not any(map(_may_be_empty, source.steps))
 
 
-def _holds(one: Condition) -> bool:
-    size = one.extent.static
+def _holds(condition: Condition) -> bool:
+    size = condition.extent.static
     assert size is not None
-    return size % one.divisible_by == 0 and (one.at_most is None or size <= one.at_most)
+    return size % condition.divisible_by == 0 and (
+        condition.at_most is None or size <= condition.at_most
+    )
 
 
 def _may_be_empty(step: StepSource) -> bool:
     """Say whether a map may be of a tensor without elements, of which there is none."""
-    return any(not dim.static for one in step.maps for dim in one.dims)
+    return any(not dim.static for map_ in step.maps for dim in map_.dims)
 
 
 def _images(
@@ -251,8 +255,8 @@ def _gluon_source() -> Any:
 
 def _check_maps(step: StepSource, asked: Sequence[Mapping[str, Any]]) -> None:
     """Raise unless the maps of tensors are as the code has them."""
-    told = [(one.box, _SWIZZLES[one.swizzle]) for one in step.maps]
-    if told != [(tuple(one["block_size"]), one["swizzle"]) for one in asked]:
+    boxes = [(map_.box, _SWIZZLES[map_.swizzle]) for map_ in step.maps]
+    if boxes != [(tuple(item["block_size"]), item["swizzle"]) for item in asked]:
         raise RuntimeError(f"it takes other boxes of its tensors: {asked}")
 
 

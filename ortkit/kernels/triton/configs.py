@@ -98,18 +98,18 @@ def configs_of(space: Space, choices: Choices = DEFAULTS) -> tuple[Config, ...]:
     must_be_wide = any((size.static or 0) > NARROW_ELEMENTS for size in sizes)
     multiples = _multiples(space)
     divisible = tuple(Condition(size, divisible_by=MULTIPLE) for size in multiples)
-    chosen = (_chosen(space, one, choices) for one in _shapes(space))
-    shapes = tuple(each for one in chosen for each in _split(space, one))
+    chosen = (_chosen(space, shape, choices) for shape in _shapes(space))
+    shapes = tuple(each for config in chosen for each in _split(space, config))
     found: list[Config] = []
     if not must_be_wide:
         found += [
             replace(
-                one,
+                item,
                 is_aligned=True,
                 multiples=multiples,
-                conditions=(*divisible, *bounds, *one.conditions),
+                conditions=(*divisible, *bounds, *item.conditions),
             )
-            for one in shapes
+            for item in shapes
         ]
         # Without vectors there is less to choose from.
         found += [
@@ -165,16 +165,16 @@ def _shapes(space: Space) -> tuple[Config, ...]:
 def parameters_of(space: Space) -> Mapping[str, tuple[int, ...]]:
     """Return what can be chosen for a kernel: 0, the model's own, first, then others."""
     shapes = _shapes(space)
-    columns = max(one.columns for one in shapes)
-    is_loop = any(one.is_loop for one in shapes)
+    columns = max(shape.columns for shape in shapes)
+    is_loop = any(config.is_loop for config in shapes)
     most = _power_of_two(space.row_count.static)
     if space.kind == "rows" and not space.is_crosswise and len(shapes) == 1:
         most = min(most, max(1, _MOST_POINTS // columns))
-    rows = tuple(one for one in VALUES["rows"] if one <= most)
+    rows = tuple(value for value in VALUES["rows"] if value <= most)
     found = {"warps": VALUES["warps"]}
     if space.kind == "flat":
         points = _power_of_two(space.column_count.static)
-        found["tile"] = tuple(one for one in VALUES["tile"] if one <= points)
+        found["tile"] = tuple(item for item in VALUES["tile"] if item <= points)
     elif space.kind == "turned":
         found |= {"rows": rows, "tile": VALUES["tile"]}
     else:

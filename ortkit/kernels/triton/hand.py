@@ -177,7 +177,7 @@ class _Wrapper:
         is_gluon: bool,
     ) -> None:
         self._inputs = len(signature.inputs)
-        self._dtypes = [one.dtype for one in (*signature.inputs, *signature.outputs)]
+        self._dtypes = [output.dtype for output in (*signature.inputs, *signature.outputs)]
         self._symbols = symbols
         self._is_aligned = is_aligned
         self._multiples = multiples
@@ -212,8 +212,8 @@ class _Wrapper:
     def _size(self, value: Size) -> str:
         if value.extent.static is not None:
             return str(value.extent.static)
-        number = sum(one.type in ("i32", "i64") for one in self._found.values())
-        named = {one.argument.extent: one for one in self._found.values()}
+        number = sum(item.type in ("i32", "i64") for item in self._found.values())
+        named = {parameter.argument.extent: parameter for parameter in self._found.values()}
         extent = rename_extent(value.extent, self._symbols)
         kind, width = ("size64", "i64") if value.is_wide else ("size32", "i32")
         if extent in named and named[extent].type == width:
@@ -225,7 +225,7 @@ class _Wrapper:
     def _map(self, value: Map) -> str:
         dtype = POINTERS[self._dtypes[value.tensor]].removeprefix("*")
         dims, strides = (
-            [rename_extent(one, self._symbols) for one in extents]
+            [rename_extent(extent, self._symbols) for extent in extents]
             for extents in (value.dims, value.strides)
         )
         made = tensor_map(value.tensor, dtype, dims, strides, value.box, value.first)

@@ -22,21 +22,23 @@ class Helpers:
 
     def call(self, e: Emitter, node: Point, operands: Sequence[Expr | None]) -> Expr:
         """Return the operator applied to shared values or constants."""
-        apart = Emitter()
+        emitter = Emitter()
         given: list[Expr | None] = []
         for index, operand in enumerate(operands):
             is_variable = operand is not None and operand.literal is None
             given.append(Expr(f"x{index}", operand.dtype) if operand and is_variable else operand)
-        result = _write(apart, node, given)
-        if not apart.lines:
+        result = _write(emitter, node, given)
+        if not emitter.lines:
             return _write(e, node, operands)
         parameters = [
-            one.text for one, was in zip(given, operands, strict=True) if one is not was and one
+            expr.text
+            for expr, was in zip(given, operands, strict=True)
+            if expr is not was and expr
         ]
         arguments = [
-            was.text for one, was in zip(given, operands, strict=True) if one is not was and was
+            was.text for item, was in zip(given, operands, strict=True) if item is not was and was
         ]
-        body = [*apart.lines, f"return {bare(result.text)}"]
+        body = [*emitter.lines, f"return {bare(result.text)}"]
         key = (node.op_type, tuple(parameters), tuple(body))
         if key not in self._names:
             name = self._name(node.op_type)

@@ -85,22 +85,22 @@ class Interpreter:
             Exception: The kernel's own, and the interpreter's for what it does not support.
         """
         function = getattr(module_of(launch.text, self._folder, self._known), launch.entry)
-        arguments = [_argument(one, addresses) for one in launch.arguments]
+        arguments = [_argument(argument, addresses) for argument in launch.arguments]
         with np.errstate(all="ignore"):
             function[launch.grid](*arguments)
 
 
-def _argument(one: Passed, addresses: Sequence[int]) -> Any:
-    if one.type.startswith("*"):
-        return Tensor(addresses[one.value], one.type)
-    if not one.type.startswith("tensordesc"):
-        return one.value
-    found = _DESCRIPTOR.match(one.type)
+def _argument(passed: Passed, addresses: Sequence[int]) -> Any:
+    if passed.type.startswith("*"):
+        return Tensor(addresses[passed.value], passed.type)
+    if not passed.type.startswith("tensordesc"):
+        return passed.value
+    found = _DESCRIPTOR.match(passed.type)
     if found is None:
-        raise NotImplementedError(f"a parameter of type {one.type}")
-    tensor = Tensor(addresses[one.value] + one.first, f"*{found['type']}")
+        raise NotImplementedError(f"a parameter of type {passed.type}")
+    tensor = Tensor(addresses[passed.value] + passed.first, f"*{found['type']}")
     box = [int(side) for side in found["box"].split(",")]
-    return descriptor(tensor, one.dims, one.strides, box)
+    return descriptor(tensor, passed.dims, passed.strides, box)
 
 
 def descriptor(
@@ -110,7 +110,7 @@ def descriptor(
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     size = tensor.dtype.primitive_bitwidth // 8
-    elements = [*(one // size for one in strides), 1]
+    elements = [*(stride // size for stride in strides), 1]
     return TensorDescriptor(tensor, list(dims), elements, list(box))
 
 
@@ -145,7 +145,8 @@ def repair() -> None:
 
     def converted(data: Any, source: Any, target: Any, _rounding: object) -> Any:
         kinds = [
-            np.dtype(named.get(one) or one.name.replace("fp", "float")) for one in (source, target)
+            np.dtype(named.get(item) or item.name.replace("fp", "float"))
+            for item in (source, target)
         ]
         found = data.view(kinds[0])
         if target == tl.float8e4nv:  # what is beyond the range becomes its end

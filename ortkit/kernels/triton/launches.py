@@ -103,14 +103,16 @@ def evaluate(extent: Extent, sizes: Sizes) -> int:
     return result
 
 
-def blocks_of(one: CeilDiv, sizes: Sizes) -> int:
+def blocks_of(ceil_div: CeilDiv, sizes: Sizes) -> int:
     """Return the number of blocks along one dim of a grid."""
-    return -(-evaluate(one.extent, sizes) // one.divisor)
+    return -(-evaluate(ceil_div.extent, sizes) // ceil_div.divisor)
 
 
 def block_count(variant: Variant, sizes: Sizes) -> int:
     """Return the number of blocks of threads of all launches of a variant."""
-    return sum(prod(blocks_of(one, sizes) for one in step.grid) for step in variant.steps)
+    return sum(
+        prod(blocks_of(ceil_div, sizes) for ceil_div in step.grid) for step in variant.steps
+    )
 
 
 def holds(condition: Condition, sizes: Sizes) -> bool:
@@ -122,8 +124,8 @@ def holds(condition: Condition, sizes: Sizes) -> bool:
 
 def has_maps(variant: Variant, sizes: Sizes) -> bool:
     """Return whether all tensors that a variant has maps of have elements."""
-    maps = (one for step in variant.steps for one in step.maps)
-    return all(evaluate(dim, sizes) for one in maps for dim in one.dims)
+    maps = (map_ for step in variant.steps for map_ in step.maps)
+    return all(evaluate(dim, sizes) for tensor_map in maps for dim in tensor_map.dims)
 
 
 def fitting(variants: Sequence[Variant], sizes: Sizes) -> list[int]:
@@ -131,7 +133,8 @@ def fitting(variants: Sequence[Variant], sizes: Sizes) -> list[int]:
     return [
         number
         for number, variant in enumerate(variants)
-        if all(holds(one, sizes) for one in variant.conditions) and has_maps(variant, sizes)
+        if all(holds(condition, sizes) for condition in variant.conditions)
+        and has_maps(variant, sizes)
     ]
 
 
@@ -149,13 +152,13 @@ def launches_of(source: VariantSource, variant: Variant, tensors: int, sizes: Si
     """
     found = []
     for text, step in zip(source.steps, variant.steps, strict=True):
-        grid = tuple(blocks_of(one, sizes) for one in step.grid)
+        grid = tuple(blocks_of(ceil_div, sizes) for ceil_div in step.grid)
         if any(n > most for n, most in zip(grid, MAX_GRID, strict=True)):
             raise SizesError(f"the grid {grid} of {step.entry!r} is larger than the driver takes")
         if all(grid):
             arguments = _arguments(text, step, tensors, sizes)
             found.append(Launch(text.text, step.entry, grid, arguments, text.is_gluon))
-    return Launches(tuple(found), tuple(evaluate(one, sizes) for one in variant.scratch))
+    return Launches(tuple(found), tuple(evaluate(extent, sizes) for extent in variant.scratch))
 
 
 def _arguments(text: StepSource, step: Step, tensors: int, sizes: Sizes) -> tuple[Passed, ...]:
@@ -163,10 +166,10 @@ def _arguments(text: StepSource, step: Step, tensors: int, sizes: Sizes) -> tupl
     for parameter in text.parameters:
         argument, type_ = parameter.argument, parameter.type
         if argument.kind == "map":
-            one = step.maps[argument.index]
-            dims = tuple(evaluate(size, sizes) for size in one.dims)
-            strides = tuple(evaluate(size, sizes) for size in one.strides)
-            found.append(Passed(type_, one.tensor, one.first, dims, strides))
+            map_ = step.maps[argument.index]
+            dims = tuple(evaluate(size, sizes) for size in map_.dims)
+            strides = tuple(evaluate(size, sizes) for size in map_.strides)
+            found.append(Passed(type_, map_.tensor, map_.first, dims, strides))
         elif argument.extent is None:
             behind = tensors if argument.kind == "scratch" else 0
             found.append(Passed(type_, behind + argument.index))

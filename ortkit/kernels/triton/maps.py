@@ -69,7 +69,7 @@ def descriptor_type(dtype: str, box: Sequence[int], *, is_gluon: bool) -> str:
 
 def swizzle_of(row_bytes: int) -> int:
     """Return how many bytes of a row of a box are mixed."""
-    return next((one for one in _SWIZZLES if row_bytes % one == 0), 0)
+    return next((swizzle for swizzle in _SWIZZLES if row_bytes % swizzle == 0), 0)
 
 
 def element_bytes(dtype: str) -> int:

@@ -59,7 +59,7 @@ class StepSource:
     def step(self, shared_bytes: int, symbols: tuple[str, ...]) -> Step:
         """Return how it is launched."""
         x, y, z = (CeilDiv(rename_extent(size, symbols), by) for size, by in self.grid)
-        arguments = (one for parameter in self.parameters for one in parameter.arguments)
+        arguments = (argument for parameter in self.parameters for argument in parameter.arguments)
         return Step(
             self.entry,
             (x, y, z),
@@ -99,11 +99,12 @@ class VariantSource:
     def variant(self, shared_bytes: Sequence[int]) -> Variant:
         """Return it as data; each step gets its shared memory."""
         conditions = tuple(
-            replace(one, extent=rename_extent(one.extent, self.symbols)) for one in self.conditions
+            replace(condition, extent=rename_extent(condition.extent, self.symbols))
+            for condition in self.conditions
         )
         steps = (
             step.step(size, self.symbols)
             for step, size in zip(self.steps, shared_bytes, strict=True)
         )
-        scratch = tuple(rename_extent(one, self.symbols) for one in self.scratch)
+        scratch = tuple(rename_extent(extent, self.symbols) for extent in self.scratch)
         return Variant(conditions, self.is_aligned, tuple(steps), scratch)

@@ -128,7 +128,7 @@ def _load_parts(body: Body, index: int, number: int) -> None:
     lanes = 1 << (parts - 1).bit_length()
     lane = f"tl.arange(0, {lanes})[None, :]"
     masks = (body.mask(_ROWS), f"({lane} < {parts})" if lanes > parts else "")
-    mask = " & ".join(one for one in masks if one)
+    mask = " & ".join(item for item in masks if item)
     name = body.parameters.scratch(index, dtype)
     text = f"tl.load({name} + row * {parts} + {lane}{f', mask={mask}, other=0' if mask else ''})"
     value = e.share(Expr(text, dtype))

@@ -126,7 +126,7 @@ def _is_sound(found: Calibration) -> bool:
     rates = [rate for _, rate in found.bandwidths]
     factors = [factor for _, factor in found.kernels]
     numbers = (*times, *rates, *factors)
-    are_numbers = all(isinstance(one, int | float) and one > 0 for one in numbers)
+    are_numbers = all(isinstance(number, int | float) and number > 0 for number in numbers)
     return bool(rates) and are_numbers and rates == sorted(rates, reverse=True)
 
 

@@ -79,7 +79,7 @@ class Record:
     @property
     def ratios(self) -> Mapping[str, float]:
         """The ratios of what was timed, with what was confirmed."""
-        found = {one.choices: one.ratio for one in self.trials if one.ratio is not None}
+        found = {trial.choices: trial.ratio for trial in self.trials if trial.ratio is not None}
         return {**found, self.best: self.gain, "": 1.0}
 
     def merged(self, other: Record) -> Record:
@@ -114,9 +114,9 @@ class TunedDatabase:
         Trials that led to no choice leave it as it is.
         """
         best = sorted(
-            (astuple(record_key), one.best)
-            for record_key, one in self.records.items()
-            if one.best or one.confirmed
+            (astuple(record_key), record.best)
+            for record_key, record in self.records.items()
+            if record.best or record.confirmed
         )
         return f"tuned-{hashlib.sha256(repr(best).encode()).hexdigest()[:12]}" if best else ""
 
@@ -160,7 +160,7 @@ def best_of(records: Sequence[Record]) -> str | None:
     confirmed = {record.best for record in records} | {""}
 
     def gain(choices: str) -> float:
-        return sum(math.log(max(one.get(choices, 1.0), 1e-9)) for one in known)
+        return sum(math.log(max(item.get(choices, 1.0), 1e-9)) for item in known)
 
     return max(sorted(confirmed), key=gain, default="")
 

@@ -60,7 +60,7 @@ def table(name: str) -> Mapping[str, Mapping[str, str]]:
         raise InternalError(f"the table {path.name} cannot be read: {error}") from error
     if content.get("schema") != SCHEMA:
         raise InternalError(f"the table {path.name} is of another version")
-    kinds = {str(kind): str(one["choices"]) for kind, one in content["kinds"].items()}
+    kinds = {str(kind): str(item["choices"]) for kind, item in content["kinds"].items()}
     return MappingProxyType({str(content["backend"]): MappingProxyType(kinds)})
 
 

@@ -52,7 +52,7 @@ class TvmBackend:
         here = Path(__file__).parent
         digest = hashlib.sha256()
         folders = (here.parent / "region", here.parent / "layouts", here.parents[1] / "targets")
-        shared = (*(each for one in folders for each in sorted(one.rglob("*.py"))),
+        shared = (*(each for folder in folders for each in sorted(folder.rglob("*.py"))),
                   here.parent / "sizes.py")  # fmt: skip
         sources = (*sorted(here.rglob("*.py")), *shared, *template_files(PACKAGE))
         for source in sources:

@@ -59,7 +59,7 @@ def _compile(functions: Sequence[Any], level: str, *, reassociate: bool = False)
 
     flags = {"fast-math-reassoc": True} if reassociate else {}
     target = tvm.target.Target({**llvm_target(level), **flags})
-    module = tvm.IRModule({one.attrs["global_symbol"]: one for one in functions})
+    module = tvm.IRModule({function.attrs["global_symbol"]: function for function in functions})
     passes = [
         tirx.transform.BindTarget(target),
         tirx.transform.FlattenBuffer(),

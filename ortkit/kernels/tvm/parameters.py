@@ -21,7 +21,7 @@ def parameters_of(schedule: Schedule) -> Mapping[str, tuple[int, ...]]:
     """Return the parameters that the kernel's code depends on: the default first, then others."""
     default = asdict(DEFAULTS)
     return {
-        name: (default[name], *(one for one in values if one != default[name]))
+        name: (default[name], *(value for value in values if value != default[name]))
         for name, values in _values(schedule).items()
     }
 
@@ -39,7 +39,7 @@ def kind_of(schedule: Schedule) -> str:
         return f"flat,{work}"
     axes = schedule.row if schedule.row else (schedule.vector,)
     length = extent_of_axes(axes).at(NOMINAL)
-    bound = next((f"<={one}" for one in _LENGTHS if length <= one), f">{_LENGTHS[-1]}")
+    bound = next((f"<={item}" for item in _LENGTHS if length <= item), f">{_LENGTHS[-1]}")
     known = "" if all(axis.extent.static is not None for axis in axes) else ",unknown"
     passes = len(schedule.reductions)
     what = f"rows,{passes} reductions" if schedule.row else "vectors"
@@ -54,7 +54,7 @@ def _values(schedule: Schedule) -> Mapping[str, tuple[int, ...]]:
         length = schedule.vector.extent.static
         # A row of unknown size that is shorter than a vector goes point by point.
         most = DEFAULTS.vector if length is None and not schedule.is_flat else length or 1 << 30
-        found["vector"] = tuple(one for one in VALUES["vector"] if one <= most)
+        found["vector"] = tuple(value for value in VALUES["vector"] if value <= most)
         found["unroll"] = VALUES["unroll"]
     if schedule.is_row_vector:
         found["accumulators"] = VALUES["accumulators"]

@@ -83,7 +83,7 @@ class Schedule:
     @cached_property
     def repeated(self) -> frozenset[int]:
         """The values that more than one pass over a row computes, or reads."""
-        times = Counter(value for one in self.trace.passes for value in one.operands)
+        times = Counter(value for pass_ in self.trace.passes for value in pass_.operands)
         return frozenset(value for value, count in times.items() if count > 1)
 
     @property
@@ -254,11 +254,11 @@ def _inplace(schedule: Schedule) -> tuple[tuple[int, int], ...]:
         return ()
     program, axes = schedule.program, schedule.axes
     pairs = []
-    taken: set[int] = set()
+    used: set[int] = set()
     for index, output in enumerate(program.outputs):
         for number in range(program.inputs):
             fits = (
-                number not in taken
+                number not in used
                 and program.values[number].dtype == program.values[output].dtype
                 and axes.of(number) == axes.of(output)
                 and number in schedule.trace.only_here
@@ -266,7 +266,7 @@ def _inplace(schedule: Schedule) -> tuple[tuple[int, int], ...]:
                 and number != output
             )
             if fits:
-                taken.add(number)
+                used.add(number)
                 pairs.append((number, index))
                 break
     return tuple(pairs)

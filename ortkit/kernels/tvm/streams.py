@@ -19,9 +19,9 @@ _LINE_BYTES = 64
 
 def has_streams(schedule: Schedule) -> tuple[bool, bool]:
     """Say whether there are inputs, and outputs, that are run through from end to end."""
-    places = list(_streams(schedule))
+    orders = list(_streams(schedule))
     inputs = schedule.program.inputs
-    return any(one < inputs for one, _ in places), any(one >= inputs for one, _ in places)
+    return any(item < inputs for item, _ in orders), any(one >= inputs for one, _ in orders)
 
 
 def ask_ahead(v: Values, axis: Axis, first: Expr, width: int) -> None:
@@ -30,12 +30,12 @@ def ask_ahead(v: Values, axis: Axis, first: Expr, width: int) -> None:
     if not choices.fetch and not choices.claim:
         return
     v.bind(axis, first)
-    for place, number in _streams(v.schedule):
-        is_output = place >= v.schedule.program.inputs
+    for order, number in _streams(v.schedule):
+        is_output = order >= v.schedule.program.inputs
         distance = choices.claim if is_output else choices.fetch
         if not distance:
             continue
-        tensor = v.tensors[place]
+        tensor = v.tensors[order]
         size = memory_bytes(tensor.dtype)
         start = v.offset(number, HERE)
         for line in range(0, width * size, _LINE_BYTES):

@@ -67,12 +67,12 @@ def _transposed(v: Values, number: int, row: Expr, column: Expr) -> Buffer:
         for index in range(width):
             if not index & size:
                 a, b = rows[index], rows[index | size]
-                for place, lanes in ((index, first), (index | size, second)):
+                for target, lanes in ((index, first), (index | size, second)):
                     row = e.shuffled(a, b, lanes)
                     if dtype.startswith("float"):
                         # LLVM would join the shuffles of two stages, to many more instructions.
                         row = e.fence(row)
-                    rows[place] = e.share_row(row, width, dtype)
+                    rows[target] = e.share_row(row, width, dtype)
         size //= 2
     for index, value in enumerate(rows):
         e.store_row(tile, value, index * width, width)

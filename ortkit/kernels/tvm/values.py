@@ -113,11 +113,11 @@ class Values:
         """Store all outputs at the current point."""
         self.write(range(len(self.schedule.program.outputs)))
 
-    def write(self, places: Sequence[int]) -> None:
+    def write(self, indices: Sequence[int]) -> None:
         """Store outputs at the current point: all are computed before the first is stored."""
         e, program = self.e, self.schedule.program
         found = []
-        for index in places:
+        for index in indices:
             tensor = self.tensors[program.inputs + index]
             value = dtypes.store_value(e, self.value(program.outputs[index]), tensor.dtype)
             found.append((tensor, e.share(value), program.outputs[index]))

@@ -32,16 +32,17 @@ CANCELLATION = 5e-15
 """Relative to `size_of` a point: the rounding of float64. No more, as a written form may
 add a small number lest its result be zero."""
 
-_FIXED = tuple(one for one in ACTIVATIONS if one.solve is None)
-_SOLVED = tuple(one for one in ACTIVATIONS if one.solve is not None)
-_BY_NAME = {one.name: one for one in ACTIVATIONS}
-_TABLE = np.stack([one.reference(_MODERATE) for one in _FIXED])
+_FIXED = tuple(activation for activation in ACTIVATIONS if activation.solve is None)
+_SOLVED = tuple(activation for activation in ACTIVATIONS if activation.solve is not None)
+_BY_NAME = {activation.name: activation for activation in ACTIVATIONS}
+_TABLE = np.stack([activation.reference(_MODERATE) for activation in _FIXED])
 _NEAR = slice(0, len(_MODERATE))
 #: Up to this distance, at moderate points, a function counts as close to an activation.
 NEAR = 0.08
 _GATES = (1.0, -1.0, -2.0, 2.0)
 _EXPECTED = [
-    dict(zip(_GATES, one.reference(np.array(_GATES)).tolist(), strict=True)) for one in _FIXED
+    dict(zip(_GATES, activation.reference(np.array(_GATES)).tolist(), strict=True))
+    for activation in _FIXED
 ]
 #: The farthest that rounding of written constants takes a function, relative to max(1, |x|).
 ROUNDING_LIMIT = 3e-4
@@ -85,11 +86,13 @@ def recognise(written: Written) -> Match | Nearest | None:
             match = Match(nearest.name)
             if _holds(match, written, points, values) and _confirmed(match, written):
                 return match
-        for one in _SOLVED:
-            parameters = None if one.solve is None else one.solve(probed, written.numbers)
+        for activation in _SOLVED:
+            parameters = (
+                None if activation.solve is None else activation.solve(probed, written.numbers)
+            )
             if parameters is None or any(map(math.isnan, parameters)):
                 continue
-            match = Match(one.name, parameters)
+            match = Match(activation.name, parameters)
             if _holds(match, written, points, values) and _confirmed(match, written):
                 return match
     return nearest

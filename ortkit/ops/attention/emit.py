@@ -258,10 +258,10 @@ def _lengths(site: Site, heads: Heads, query: ir.Value, facts: Facts) -> list[ir
         return [site.constant(last), site.constant(np.array(sizes[1], np.int32))]
     to_int32 = {"to": ir.DataType.INT32.value}
     total = site.op("Cast", [size_of(site, heads.keys, heads, facts)], to_int32)
-    one = site.op("Sub", [total, site.constant(np.array([1], np.int32))])
+    op = site.op("Sub", [total, site.constant(np.array([1], np.int32))])
     batch = axis_size(site, query, 0)
     if isinstance(heads.batch, int):
         batch = site.constant((heads.batch,))
     elif source_of(site, heads.batch, heads, facts) is not None:
         batch = size_of(site, heads.batch, heads, facts)
-    return [site.op("Expand", [one, batch]), total]
+    return [site.op("Expand", [op, batch]), total]

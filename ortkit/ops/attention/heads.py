@@ -168,8 +168,8 @@ def _keys_and_values(
     """Return keys and values with the same number of heads, the cheapest ones."""
     cached = _cached(site, core, traces, lead, form)
     if cached is not None and cached[0].heads == cached[1].heads:
-        is_taken = shares or cached[0].heads == lead.heads
-        if is_taken:
+        is_accepted = shares or cached[0].heads == lead.heads
+        if is_accepted:
             return cached
     keys = operands_of(traces.back(core.key), lead, form, swapped=True)
     values = operands_of(traces.plain(core.value), lead, form, swapped=core.is_value_lhs)

@@ -47,7 +47,7 @@ class Facts:
         default_factory=dict
     )
     _kept: list[ir.Value] = field(default_factory=list)
-    _places: dict[ir.Node, int] = field(default_factory=dict)
+    _indices: dict[ir.Node, int] = field(default_factory=dict)
     _held: dict[ir.Value, Held | None] = field(default_factory=dict)
     _axes: dict[ir.Graph | ir.Function, dict[Size, tuple[ir.Value, int]]] = field(
         default_factory=dict
@@ -65,7 +65,7 @@ class Facts:
         if graph not in self._axes:
             self._axes[graph] = {}
             for index, node in enumerate(graph):
-                self._places[node] = index
+                self._indices[node] = index
             for value in self._values(graph):
                 for axis, each in enumerate(self.scope.shapes.shape(value) or ()):
                     self._axes[graph].setdefault(each, (value, axis))
@@ -73,10 +73,10 @@ class Facts:
         if found is None or found[0].is_graph_input():
             return found
         producer = found[0].producer()
-        if producer is None or producer.graph is not graph or reader not in self._places:
+        if producer is None or producer.graph is not graph or reader not in self._indices:
             del self._axes[graph]  # The value is gone: look again.
             return self.source_of(size, reader)
-        return found if self._places[producer] < self._places[reader] else None
+        return found if self._indices[producer] < self._indices[reader] else None
 
     def _values(self, graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
         yield from graph.inputs
@@ -159,7 +159,7 @@ class Facts:
         grid = itertools.product(FEW, repeat=len(free)) if 0 < len(free) <= 3 else ()
         named = [dict(zip(free, each, strict=True)) for each in grid]
         named += [
-            {name: few if name == one else 3 for name in free} for one in free for few in FEW
+            {name: few if name == item else 3 for name in free} for item in free for few in FEW
         ]
         for each in named:
             if all((self.size(size, each) or 0) > 0 for size in sizes):

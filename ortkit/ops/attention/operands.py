@@ -98,10 +98,10 @@ def operands_of(
     best: dict[int, Operand] = {}
     for station in stations:
         layout = by_heads(station, lead, swapped=swapped)
-        taken = None if layout is None else _without_fixed(layout, station)
-        if taken is None:
+        free_layout = None if layout is None else _without_fixed(layout, station)
+        if free_layout is None:
             continue
-        whole, piece = taken
+        whole, piece = free_layout
         batch, heads, rows, columns = whole.result
         if form == "3d":
             whole = replace(whole, result=(batch, rows, heads + columns))

@@ -61,7 +61,8 @@ def _is_same(one: ir.Value | None, other: ir.Value | None, depth: int = 4) -> bo
     if not same_op or is_random(first) or len(first.inputs) != len(second.inputs):
         return False
     settings = [
-        {name: one.value for name, one in node.attributes.items()} for node in (first, second)
+        {name: attribute.value for name, attribute in node.attributes.items()}
+        for node in (first, second)
     ]
     return settings[0] == settings[1] and all(
         _is_same(*pair, depth - 1) for pair in zip(first.inputs, second.inputs, strict=True)

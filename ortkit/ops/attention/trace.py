@@ -151,7 +151,7 @@ def _step(site: Site, node: ir.Node, value: ir.Value, moved: Moved) -> Moved | N
     if moved.fixed and set(_all(after.layout.source)) != set(_all(moved.layout.source)):
         # A factor was parted after one had been chosen: what was chosen is still whole.
         kept = set(_all(after.layout.source))
-        if any(factor not in kept for one in moved.fixed for factor in one.group):
+        if any(factor not in kept for fixed in moved.fixed for factor in fixed.group):
             return None
     return replace(after, fixed=(*moved.fixed, *after.fixed))
 

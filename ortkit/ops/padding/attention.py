@@ -49,8 +49,8 @@ class AttentionSite:
 def attention_site(scope: Scope, node: ir.Node) -> AttentionSite | None:
     """Return a node as attention; None if it is something else, or of an unknown form."""
     kind = (node.domain, node.op_type)
-    places = _MASKS.get(kind)
-    if places is None or len(node.inputs) < 3 or None in node.inputs[:3]:
+    indices = _MASKS.get(kind)
+    if indices is None or len(node.inputs) < 3 or None in node.inputs[:3]:
         return None
     inputs = dict(enumerate(node.inputs))
     if any(inputs.get(index) is not None for index in _ABSENT[kind]):
@@ -59,7 +59,7 @@ def attention_site(scope: Scope, node: ir.Node) -> AttentionSite | None:
         return None
     if kind[0] and not _leaves_out(node.attributes.get_float(_FILL, MASKED)):
         return None
-    masks = [value for index in places if (value := inputs.get(index)) is not None]
+    masks = [value for index in indices if (value := inputs.get(index)) is not None]
     ranks = {scope.shapes.rank(value) for value in node.inputs[:3] if value is not None}
     if len(masks) > 1 or ranks not in ({3}, {4}) or (ranks == {4} and kind[0]):
         return None
@@ -101,7 +101,8 @@ def leaves_out(scope: Scope, site: AttentionSite, flag: Flag) -> bool:
     found = list(where_padding(scope, flag, mask))
     is_number = is_of_keys(site)
     return bool(found) and all(
-        one is not None and bool((one <= 0 if is_number else _masks(one)).all()) for one in found
+        array is not None and bool((array <= 0 if is_number else _masks(array)).all())
+        for array in found
     )
 
 
@@ -111,7 +112,8 @@ def may_give_nan(scope: Scope, site: AttentionSite, flag: Flag) -> bool:
         return False
     found = where_padding(scope, flag, site.mask)
     return not all(
-        one is not None and one.dtype.kind == "f" and bool(np.isfinite(one).all()) for one in found
+        array is not None and array.dtype.kind == "f" and bool(np.isfinite(array).all())
+        for array in found
     )
 
 

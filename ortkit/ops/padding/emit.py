@@ -76,7 +76,7 @@ class Packing:
     """[samples, positions]: whether a token is kept."""
     indices: ir.Value
     """[1, kept]: the numbers of kept tokens among all, ascending."""
-    places: ir.Value
+    positions: ir.Value
     """[samples, positions]: the number of a token among kept ones; of others, that of some."""
     _packed: dict[ir.Value, ir.Value] = field(default_factory=dict)
     _padded: dict[ir.Value, ir.Value] = field(default_factory=dict)
@@ -121,12 +121,12 @@ class Packing:
                 perm: tuple[int, ...] = (
                     tokens.samples.axis, *_others(rank, (tokens.samples.axis,))
                 )  # fmt: skip
-                places = writer.op("Reshape", self.places, writer.integers(-1))
+                positions = writer.op("Reshape", self.positions, writer.integers(-1))
             else:
-                perm, places = _to_front(rank, tokens), self.places
+                perm, positions = _to_front(rank, tokens), self.positions
             moved = _transposed(writer, value, perm)
             flat = writer.op("Reshape", moved, writer.integers(-1, *rest))
-            full = writer.op("Gather", flat, places, attributes={"axis": 0})
+            full = writer.op("Gather", flat, positions, attributes={"axis": 0})
             self._padded[value] = _transposed(writer, full, _inverse(perm))
         return self._padded[value]
 
@@ -228,8 +228,8 @@ def write_packing(proof: Proof, before: ir.Node) -> Packing:
     is_first = writer.op("Equal", within, zero)
     is_moved = writer.op("And", is_first, writer.op("Greater", counts, zero))
     moved = writer.cast(is_moved, ir.DataType.INT64)
-    places = writer.op("Add", writer.op("Sub", ends, one), moved)
-    return Packing(scope, proof, kept, indices, places)
+    positions = writer.op("Add", writer.op("Sub", ends, one), moved)
+    return Packing(scope, proof, kept, indices, positions)
 
 
 def _needs_all(writer: Writer, proof: Proof, site: AttentionSite, needed: ir.Value) -> ir.Value:

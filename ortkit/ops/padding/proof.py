@@ -91,8 +91,10 @@ class Proof:
         query, keys, values = site.node.inputs[:3]
         if query is not None and self.tokens.get(query) == expected:
             self.tokens[site.node.outputs[0]] = expected
-        held = [None if each is None else self.tokens.get(each) for each in (keys, values)]
-        if held == [expected, expected] and leaves_out(self.scope, site, self.flag):
+        tokens_of_inputs = [
+            None if each is None else self.tokens.get(each) for each in (keys, values)
+        ]
+        if tokens_of_inputs == [expected, expected] and leaves_out(self.scope, site, self.flag):
             self.attention[site.node] = site
 
     # ---- backward: who reads padding
@@ -178,8 +180,8 @@ class Proof:
             return False
         axis, rank = self.tokens[value].positions.axis, self.scope.shapes.rank(value) or 0
         if node.op_type == "Gather":
-            taken = self._numbers(node, 1)
-            return node.attributes.get_int("axis", 0) % rank == axis and taken == [0]
+            numbers = self._numbers(node, 1)
+            return node.attributes.get_int("axis", 0) % rank == axis and numbers == [0]
         if node.op_type != "Slice" or self.scope.opset() < _SLICES_BY_INPUTS:
             return False
         start, end, axes = (self._numbers(node, position) for position in (1, 2, 3))

@@ -68,8 +68,8 @@ def angles_for(
     if not varies and not standard:
         flat = [picked(candidates, wanted, 2) for wanted in (found.cos, found.sin)]
         cos, sin = (
-            one if one is not None and _has_each(one, layout) else old
-            for one, old in zip(flat, (cos, sin), strict=True)
+            item if item is not None and _has_each(item, layout) else old
+            for item, old in zip(flat, (cos, sin), strict=True)
         )
     return layout, Angles(cos, sin, varies or standard, standard, found.count)
 

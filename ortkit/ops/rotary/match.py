@@ -48,7 +48,7 @@ class Rotation:
     @property
     def negatives(self) -> int:
         """How many channels, cosines and sines are the negative of an atom."""
-        return sum(int((one < 0).sum()) for one in (self.homes[0].flat, self.cos, self.sin))
+        return sum(int((array < 0).sum()) for array in (self.homes[0].flat, self.cos, self.sin))
 
 
 def match_rotation(
@@ -64,8 +64,8 @@ def match_rotation(
     Returns:
         A rotation, the reason why it is almost one, or None.
     """
-    width = sum(is_product(one) for one in sums)
-    if width < 2 or width % 2 or not all(is_product(one) for one in sums[:width]):
+    width = sum(is_product(sum_) for sum_ in sums)
+    if width < 2 or width % 2 or not all(is_product(item) for item in sums[:width]):
         return None
     whole = [candidate for candidate in candidates if is_whole(candidate, len(sums), outer)]
     reason: str | None = None

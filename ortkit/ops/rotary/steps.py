@@ -223,8 +223,8 @@ def _unsqueeze(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
         return None
     added = {axis % len(labels) for axis in axes}
     below = tuple(label for axis, label in enumerate(labels) if axis not in added)
-    places = [i for i, axis in enumerate(channel_axes(labels)) if axis in added]
-    return Step(((source, below),), lambda arrays: np.expand_dims(arrays[0], tuple(places)))
+    dims = [i for i, axis in enumerate(channel_axes(labels)) if axis in added]
+    return Step(((source, below),), lambda arrays: np.expand_dims(arrays[0], tuple(dims)))
 
 
 def _squeeze(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
@@ -236,8 +236,8 @@ def _squeeze(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
         return None
     rest = iter(labels)
     below = tuple(CHANNEL if axis in removed else next(rest) for axis in range(len(shape)))
-    places = [i for i, axis in enumerate(channel_axes(below)) if axis in removed]
-    return Step(((source, below),), lambda arrays: np.squeeze(arrays[0], tuple(places)))
+    dims = [i for i, axis in enumerate(channel_axes(below)) if axis in removed]
+    return Step(((source, below),), lambda arrays: np.squeeze(arrays[0], tuple(dims)))
 
 
 def _reshape(site: Site, value: ir.Value, labels: Labels) -> Step | None:

@@ -61,7 +61,7 @@ def _picked_from(candidate: LabeledValue, wanted: np.ndarray) -> Picked | None:
     flat, rest = candidate.flat, candidate.labels[:-1]
     if candidate.labels[-1:] != (CHANNEL,) or candidate.atoms.shape[-1] != flat.size:
         return None
-    if any(isinstance(one, str) and one != CHANNEL and not _is_outer(one) for one in rest):
+    if any(isinstance(item, str) and item != CHANNEL and not _is_outer(item) for item in rest):
         return None
     starts = np.flatnonzero(np.abs(flat) == abs(wanted[0]))
     if not starts.size:
@@ -71,9 +71,9 @@ def _picked_from(candidate: LabeledValue, wanted: np.ndarray) -> Picked | None:
         following = np.flatnonzero(np.abs(flat) == abs(wanted[1]))
         following = following[following > start]
         step = int(following[0]) - start if following.size else 1
-    taken = flat[start::step][: wanted.size]
+    selected = flat[start::step][: wanted.size]
     for is_negative in (False, True):
-        if np.array_equal(-taken if is_negative else taken, wanted):
+        if np.array_equal(-selected if is_negative else selected, wanted):
             # Axes of one channel have length one.
             labels = tuple(None if one == CHANNEL else one for one in rest)
             return Picked(

@@ -42,12 +42,12 @@ def document_of_two(
 def _origins(
     before: ir.Model, after: ir.Model, first: Graph, second: Graph
 ) -> tuple[tuple[int, ...], ...]:
-    places = _places(first, "node")
+    indices = _indices(first, "node")
     stands_for: dict[str, Sequence[int]] = {}
     for group in align(before, after).groups:
-        found = [places[label] for label in group.before]
+        found = [indices[label] for label in group.before]
         stands_for.update(dict.fromkeys(group.after, found))
-    interface = {**_places(first, "input"), **_places(first, "output")}
+    interface = {**_indices(first, "input"), **_indices(first, "output")}
     return tuple(
         tuple(stands_for.get(node.name, ()))
         if node.role == "node"
@@ -56,5 +56,5 @@ def _origins(
     )
 
 
-def _places(graph: Graph, role: str) -> dict[str, int]:
+def _indices(graph: Graph, role: str) -> dict[str, int]:
     return {node.name: at for at, node in enumerate(graph.nodes) if node.role == role}

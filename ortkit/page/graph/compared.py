@@ -34,7 +34,7 @@ def page_of_inspection(model: ir.Model, found: Inspection) -> Document:
     (graph,) = document.graphs
     cost = found.cost
     sizes = ", ".join(f"{name}={size}" for name, size in {**cost.given, **cost.assumed}.items())
-    rows = [(one.op, one.nodes, one.parameters, one.flops, one.bytes) for one in cost.ops]
+    rows = [(op.op, op.nodes, op.parameters, op.flops, op.bytes) for op in cost.ops]
     note = "bytes as if nothing stayed in a cache" + (f"; for {sizes}" if sizes else "")
     return replace(
         document,
@@ -66,7 +66,7 @@ def page_of_diff(before: ir.Model, after: ir.Model, found: ModelDiff) -> Documen
         "Functions": found.functions,
         "Opsets and metadata": found.header,
     }
-    ops = tuple((one.op, one.before, one.after, one.after - one.before) for one in found.ops)
+    ops = tuple((op.op, op.before, op.after, op.after - op.before) for op in found.ops)
     return replace(
         document,
         cards=(
@@ -97,13 +97,13 @@ def filled(*tables: Table) -> tuple[Table, ...]:
 
 def _kinds(changes: Sequence[Change]) -> str:
     """Return how many things are removed, added and changed: `3 removed, 1 changed`."""
-    counts = Counter(one.kind for one in changes)
+    counts = Counter(change.kind for change in changes)
     return ", ".join(f"{counts[kind]:,} {kind}" for kind in get_args(Kind) if counts[kind])
 
 
 def _rows(changes: Sequence[Change]) -> Iterable[tuple[str, ...]]:
-    for one in changes:
-        yield one.kind, one.name, one.before, one.after, "; ".join(one.details)
+    for change in changes:
+        yield change.kind, change.name, change.before, change.after, "; ".join(change.details)
 
 
 def _interface(graph: Graph) -> Iterable[tuple[str, ...]]:

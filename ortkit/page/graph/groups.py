@@ -53,8 +53,8 @@ def with_groups(graph: Graph) -> Graph:
         for source, target in inside:
             if (item := item_of[source]) < 0 and item == item_of[target]:
                 within[~item].append((source, target))
-        for inner, held in zip(box.boxes, within, strict=True):
-            pending.append((inner, len(boxes), held))
+        for inner, inner_boxes in zip(box.boxes, within, strict=True):
+            pending.append((inner, len(boxes), inner_boxes))
         boxes.append((box, parent, inside))
     return _drawn(graph, boxes, edges)
 
@@ -169,14 +169,14 @@ def _untangle(box: _Box, edges: Pairs) -> None:
         inner = list(box.boxes)
         is_changed = False
         for tangle in tangles:
-            held = sorted((inner[~item] for item in tangle if item < 0), key=_Box.size)
-            for one in held[:-1]:
+            inner_boxes = sorted((inner[~item] for item in tangle if item < 0), key=_Box.size)
+            for one in inner_boxes[:-1]:
                 _dissolve(box, one)
                 is_changed = True
-            if len(held) == 1:
+            if len(inner_boxes) == 1:
                 for node in (item for item in tangle if item >= 0):
                     box.nodes.remove(node)
-                    held[0].nodes.append(node)
+                    inner_boxes[0].nodes.append(node)
                     is_changed = True
         if not is_changed:
             return  # a cycle of nodes: the model is none, and layers break it

@@ -122,7 +122,11 @@ def _sweep(layers: Iterable[list[int]], neighbours: Mapping[int, Sequence[int]])
     for layer in layers:
         wanted = {}
         for at, item in enumerate(layer):
-            known = [position[one] for one in neighbours.get(item, ()) if one in position]
+            known = [
+                position[neighbour]
+                for neighbour in neighbours.get(item, ())
+                if neighbour in position
+            ]
             wanted[item] = sum(known) / len(known) if known else (at + 0.5) / len(layer)
         layer.sort(key=wanted.__getitem__)
         for at, item in enumerate(layer):

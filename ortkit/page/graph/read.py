@@ -40,7 +40,10 @@ def read_graph(model: ir.Model, title: str) -> Graph:
 
 def body_texts(model: ir.Model) -> dict[str, str]:
     """Return the functions of a model as ONNX text, long ones cut."""
-    return {_key(one.domain, one.name): _body(one) for one in model.functions.values()}
+    return {
+        _key(function.domain, function.name): _body(function)
+        for function in model.functions.values()
+    }
 
 
 def kind_of(node: ir.Node) -> str:
@@ -58,7 +61,7 @@ class _Reader:
     values: list[Value] = field(default_factory=list)
     _value_at: dict[ir.Value, int] = field(default_factory=dict)
     _maker: dict[int, int] = field(default_factory=dict)
-    _held: list[tuple[int, int]] = field(default_factory=list)
+    _spans: list[tuple[int, int]] = field(default_factory=list)
     """Results of bodies, and the nodes that hold those."""
 
     def interface(self, values: Sequence[ir.Value], role: Literal["input", "output"]) -> None:
@@ -84,7 +87,7 @@ class _Reader:
                 called = f"{self.labels[node]} {body.name or number}"
                 self.walk(body, (*path, *(scope_of(node) if not path else ()), called))
                 results += [self._value(value) for value in body.outputs]
-            self._held += [(value, len(self.nodes)) for value in results]
+            self._spans += [(value, len(self.nodes)) for value in results]
             self._add(node, path)
 
     def edges(self) -> Iterator[Edge]:
@@ -93,7 +96,7 @@ class _Reader:
             for value in dict.fromkeys(node.inputs):
                 if value in self._maker:
                     yield Edge(self._maker[value], target, value)
-        for value, holder in self._held:
+        for value, holder in self._spans:
             if value in self._maker and self._maker[value] != holder:
                 yield Edge(self._maker[value], holder, value)
 
@@ -114,7 +117,9 @@ class _Reader:
             path=path or scope_of(node),
             inputs=tuple(self._value(value) for value in node.inputs if value is not None),
             outputs=tuple(self._value(value) for value in outputs),
-            attributes=tuple((name, _text(one)) for name, one in node.attributes.items()),
+            attributes=tuple(
+                (name, _text(attribute)) for name, attribute in node.attributes.items()
+            ),
             is_fused=is_fused,
             body=_key(node.domain, node.op_type) if has_body else "",
         )

@@ -35,7 +35,7 @@ def data_of(document: Document) -> Mapping[str, object]:
     """Return what the page's script draws, as JSON types; nodes, values and edges as columns."""
     facts = document.facts or ({},) * len(document.graphs)
     return {
-        "graphs": [_graph(*one) for one in zip(document.graphs, facts, strict=True)],
+        "graphs": [_graph(*item) for item in zip(document.graphs, facts, strict=True)],
         "origins": document.origins,
         "bodies": dict(document.bodies),
         "tables": [asdict(table) for table in document.tables],

@@ -125,8 +125,8 @@ def _case(found: Any) -> Case:
     model.CopyFrom(found.model)
     model.ir_version = min(model.ir_version, NEWEST_IR_VERSION)
     inputs, outputs = found.data_sets[0]
-    held = {tensor.name for tensor in model.graph.initializer}
-    names = [value.name for value in model.graph.input if value.name not in held]
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in initializers]
     if len(names) < len(inputs):  # the case feeds initializers too
         names = [value.name for value in model.graph.input]
     feeds = dict(zip(names, map(value_of, inputs), strict=False))
@@ -222,6 +222,8 @@ def _numbers(left: np.ndarray, right: np.ndarray, rtol: float, atol: float) -> s
             close |= near & np.isfinite(one) & np.isfinite(other)
     if close.all():
         return ""
-    place = tuple(int(index) for index in np.argwhere(~np.asarray(close))[0]) if left.ndim else ()
+    found_at = (
+        tuple(int(index) for index in np.argwhere(~np.asarray(close))[0]) if left.ndim else ()
+    )
     count = int(np.size(close) - np.count_nonzero(close))
-    return f"{count} of {left.size} differ, at {place}: {left[place]}, not {right[place]}"
+    return f"{count} of {left.size} differ, at {found_at}: {left[found_at]}, not {right[found_at]}"

@@ -65,7 +65,8 @@ def conform(subject: Subject, options: ConformanceOptions | None = None) -> Conf
         options.progress("cases")
         order = {name: index for index, name in enumerate(names)}
         found = sorted(
-            judge_all([first, *more], names, options.count), key=lambda one: order[one.case]
+            judge_all([first, *more], names, options.count),
+            key=lambda verdict: order[verdict.case],
         )
     versions = {name: _version(name) for name in ("onnxruntime", "onnx")}
     return Conformance(

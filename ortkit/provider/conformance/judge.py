@@ -67,7 +67,7 @@ def _session(model: onnx.ModelProto, provider: str, options: Mapping[str, str]) 
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if provider == _CPU:
         return ort.InferenceSession(model.SerializeToString(), settings, providers=[_CPU])
-    devices = [one for one in ort.get_ep_devices() if one.ep_name == provider]
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
     if devices:  # so that nothing falls back in silence
         settings.add_provider_for_devices(devices[:1], dict(options))
         return ort.InferenceSession(model.SerializeToString(), settings)

@@ -71,8 +71,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = chosen(
         case_folder().names, str(arguments.get("only", "")), arguments.get("sample", SAMPLE)
     )
-    told = [(provider, arguments, name) for name in names]
-    metafunc.parametrize("onnx_node_case", told, ids=names, indirect=True)
+    parameters = [(provider, arguments, name) for name in names]
+    metafunc.parametrize("onnx_node_case", parameters, ids=names, indirect=True)
 
 
 def _read(mark: pytest.Mark) -> tuple[str, dict[str, Any]]:

@@ -69,9 +69,9 @@ class Conformance:
     def by_operator(self) -> dict[str, Counter[str]]:
         """Return how many cases of each status there are for each operator that was claimed."""
         found: dict[str, Counter[str]] = {}
-        for one in self.verdicts:
-            for op in one.claimed:
-                found.setdefault(op, Counter())[one.status] += 1
+        for verdict in self.verdicts:
+            for op in verdict.claimed:
+                found.setdefault(op, Counter())[verdict.status] += 1
         return dict(sorted(found.items()))
 
     def to_json(self) -> dict[str, object]:

@@ -28,7 +28,7 @@ def in_cycles(groups: Sequence[Sequence[int]], feeders: Mapping[int, Sequence[in
                 readers.setdefault(theirs, set()).add(mine)
     left = _stripped(sources, readers)  # what waits for a cycle
     left &= _stripped(readers, sources, left)  # and what a cycle waits for
-    return sorted(-1 - one for one in left if one < 0)
+    return sorted(-1 - item for item in left if item < 0)
 
 
 def _stripped(

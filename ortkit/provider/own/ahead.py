@@ -67,7 +67,7 @@ class Compiled:
     @property
     def is_equal(self) -> bool:
         """Whether all outputs agree, as far as that was asked."""
-        return all(one.equal for one in self.outputs)
+        return all(output.equal for output in self.outputs)
 
     def to_json(self) -> dict[str, object]:
         """Return the fields."""
@@ -80,7 +80,7 @@ class Compiled:
             "library_bytes": self.library_bytes,
             "compatibility": self.compatibility,
             "equal": self.is_equal if self.outputs else None,
-            "outputs": [one.to_json() for one in self.outputs],
+            "outputs": [output.to_json() for output in self.outputs],
         }
 
 
@@ -174,7 +174,7 @@ def _settings(options: Mapping[str, str] | None) -> Any:
     if options is not None:
         if options.get("verbosity", "0") != "0":
             settings.log_severity_level = 2
-        devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == NAME]
         settings.add_provider_for_devices(devices[:1], dict(options))
     return settings
 
@@ -215,7 +215,7 @@ def _read(draft: Path, output: Path, beside: Path | None) -> Compiled:
         for attribute in node.attribute
         if attribute.name == "ep_cache_context"
     )
-    told = {entry.key: entry.value for entry in made.metadata_props}
+    properties = {entry.key: entry.value for entry in made.metadata_props}
     return Compiled(
         output=output,
         weights=beside,
@@ -223,7 +223,7 @@ def _read(draft: Path, output: Path, beside: Path | None) -> Compiled:
         nodes=len(made.graph.node),
         size_bytes=draft.stat().st_size,
         library_bytes=library,
-        compatibility=told.get(f"ep_compatibility_info.{NAME}", ""),
+        compatibility=properties.get(f"ep_compatibility_info.{NAME}", ""),
         outputs=(),
     )
 
@@ -234,8 +234,10 @@ def _compared(model: Path, draft: Path, feeds: tuple[Feeds, ...]) -> tuple[Outpu
     found: dict[str, OutputComparison] = {}
     for expected, actual in zip(plain, ours, strict=True):
         for name, value in expected.items():
-            one = compare_outputs(name, value, actual[name])
-            found[name] = worse(found[name], one) if name in found else one
+            output_comparison = compare_outputs(name, value, actual[name])
+            found[name] = (
+                worse(found[name], output_comparison) if name in found else output_comparison
+            )
     return tuple(found.values())
 
 

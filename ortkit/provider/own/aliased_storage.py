@@ -50,23 +50,23 @@ def reading(program: Program, carriers: Mapping[int, TensorSpec]) -> Program:
         program: What is to be changed.
         carriers: By the index of an input among the tensors, what it is given instead.
     """
-    added, places = _added(program, carriers)
-    inputs = tuple(places.get(index, index) for index in program.inputs)
-    return replace(program, tensors=added, inputs=inputs, views={**program.views, **places})
+    added, slots = _added(program, carriers)
+    inputs = tuple(slots.get(index, index) for index in program.inputs)
+    return replace(program, tensors=added, inputs=inputs, views={**program.views, **slots})
 
 
 def writing(program: Program, carriers: Mapping[int, TensorSpec]) -> Program:
     """Return a program that writes some of its outputs into carriers; see `reading`."""
     roots = {program.root(index): spec for index, spec in carriers.items()}
-    added, places = _added(program, roots)
-    ends = {index: places[program.root(index)] for index in carriers}
+    added, slots = _added(program, roots)
+    ends = {index: slots[program.root(index)] for index in carriers}
     outputs = tuple(ends.get(index, index) for index in program.outputs)
-    return replace(program, tensors=added, outputs=outputs, views={**program.views, **places})
+    return replace(program, tensors=added, outputs=outputs, views={**program.views, **slots})
 
 
 def _added(
     program: Program, carriers: Mapping[int, TensorSpec]
 ) -> tuple[tuple[TensorSpec, ...], dict[int, int]]:
     first = len(program.tensors)
-    places = {number: first + index for index, number in enumerate(carriers)}
-    return (*program.tensors, *carriers.values()), places
+    slots = {number: first + index for index, number in enumerate(carriers)}
+    return (*program.tensors, *carriers.values()), slots

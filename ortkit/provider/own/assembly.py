@@ -48,9 +48,9 @@ class Known:
         return all(not (isinstance(a, int) and isinstance(b, int) and a != b) for a, b in pairs)
 
 
-def is_held(one: Candidate) -> bool:
+def is_held(candidate: Candidate) -> bool:
     """Say whether a session holds a region's constants: one is in a layout of the kernel's own."""
-    return any(PACKED in value.meta for value in one.region.inputs)
+    return any(PACKED in value.meta for value in candidate.region.inputs)
 
 
 def is_constant(scope: Scope, value: ir.Value) -> bool:
@@ -73,17 +73,17 @@ class Assembler:
 
     @cached_property
     def _makers(self) -> dict[ir.Value, Candidate]:
-        return {v: one for one in self.taken for v in one.region.outputs}
+        return {v: candidate for candidate in self.taken for v in candidate.region.outputs}
 
     def shared(self, made: Assembled) -> list[Candidate]:
         """Return the regions in a program that others than its last one read from, too."""
-        inside = {node for one in made.parts for node in one.region.nodes}
+        inside = {node for part in made.parts for node in part.region.nodes}
         return [
-            one
-            for one in made.parts
-            if one in self.taken
-            and not any(self._known.has(value) for value in one.region.outputs)
-            and any(use.node not in inside for v in one.region.outputs for use in v.uses())
+            candidate
+            for candidate in made.parts
+            if candidate in self.taken
+            and not any(self._known.has(value) for value in candidate.region.outputs)
+            and any(use.node not in inside for v in candidate.region.outputs for use in v.uses())
         ]
 
     def spec(self, value: ir.Value) -> TensorSpec | Refused:
@@ -98,17 +98,17 @@ class Assembler:
             return None
         return Refused(f"{lost!r} is no value of the model as it was handed over")
 
-    def held(self, one: Candidate) -> Assembled | Refused:
+    def held(self, candidate: Candidate) -> Assembled | Refused:
         """Return the program of a candidate alone, for which the session holds its constants."""
-        free = [value for value in one.region.inputs if not is_constant(self._scope, value)]
-        assert one.signature is not None
+        free = [value for value in candidate.region.inputs if not is_constant(self._scope, value)]
+        assert candidate.signature is not None
         draft = ProgramBuilder(self._scope)
-        for value, spec in zip(one.region.inputs, one.signature.inputs, strict=True):
+        for value, spec in zip(candidate.region.inputs, candidate.signature.inputs, strict=True):
             if value in free:
                 draft.enter(value)
             else:
                 draft.hold(value, spec)
-        return draft.add_part(one) or draft.assembled(one.region.outputs, one)
+        return draft.add_part(candidate) or draft.assembled(candidate.region.outputs, candidate)
 
     @refusals
     def assemble(
@@ -208,8 +208,8 @@ class Assembler:
         prediction = self._cost.predict(region)
         return self._step(draft, Candidate(region, signature, prediction, ""))
 
-    def _step(self, draft: ProgramBuilder, one: Candidate) -> Refused | None:
-        for value in one.region.inputs:
+    def _step(self, draft: ProgramBuilder, candidate: Candidate) -> Refused | None:
+        for value in candidate.region.inputs:
             if refused := self._need(draft, value):
                 return refused
-        return draft.add_part(one)
+        return draft.add_part(candidate)

@@ -79,7 +79,9 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
 
     def programs(ready: Mapping[str, Kernel]) -> Programs | None:
         every = {claim.program.symbol: claim.program for claim in plan.claims}
-        return _programs([one for one in every.values() if _has_all(one, ready)], ready)
+        return _programs(
+            [program for program in every.values() if _has_all(program, ready)], ready
+        )
 
     with TemporaryFolder("provider") as made_in:
         made = build_library(
@@ -96,7 +98,9 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
     keep_cached(path.with_suffix(".json"), _key(path), content)
     libraries = path.parent.glob("*.so")
     # Loaded libraries stay loaded.
-    trim_oldest(((one, one.with_suffix(".json")) for one in libraries), LIMIT_BYTES, kept=path)
+    trim_oldest(
+        ((library, library.with_suffix(".json")) for library in libraries), LIMIT_BYTES, kept=path
+    )
     return Built(kept, path, made.compiled)
 
 
@@ -156,7 +160,7 @@ def _programs(programs: list[Program], ready: Mapping[str, Kernel]) -> Programs 
     if not programs:
         return None
     source, files = programs_source(programs, ready)
-    return Programs(source, files, tuple(sorted(one.symbol for one in programs)))
+    return Programs(source, files, tuple(sorted(program.symbol for program in programs)))
 
 
 def _name(plan: Plan, target: Target, kernels: str) -> str:

@@ -99,7 +99,7 @@ class Claimer:
         self._carry(waiting)
         self._break_cycles()
         inside = {at for claim in self._claims for at in claim.regions}
-        declined = [one for one in self._declined if one.at not in inside]
+        declined = [item for item in self._declined if item.at not in inside]
         return ClaimSet(tuple(self._claims), tuple(declined))
 
     @refusals
@@ -131,7 +131,9 @@ class Claimer:
         return self._cuts.find(_names(inputs), _names(outputs))
 
     def _claim(self, made: Assembled, cut: Cut) -> Claim:
-        weights = tuple(aligned(array_of(self._assembler.scope, one)) for one in made.weights)
+        weights = tuple(
+            aligned(array_of(self._assembler.scope, weight)) for weight in made.weights
+        )
         return Claim(
             made.at, made.program, cut.nodes, _names(made.inputs), _names(made.outputs),
             made.prediction, tuple(part.region.at for part in made.parts), weights=weights,
@@ -156,7 +158,9 @@ class Claimer:
     @refusals
     def _wait(self, root: Candidate, made: Assembled) -> _Waiting | Refused:
         """Assemble a program again that is given what it shares with others."""
-        shared = {v for one in self._assembler.shared(made) for v in one.region.outputs}
+        shared = {
+            v for candidate in self._assembler.shared(made) for v in candidate.region.outputs
+        }
         if not shared:
             return Refused("")
         again = needed(self._assembler.assemble(root, frozenset(shared)))
@@ -171,8 +175,10 @@ class Claimer:
 
     def _carry(self, waiting: Sequence[_Waiting]) -> None:
         """Find carriers for what programs wait for, and take those that get all."""
-        makers = {v: one for one in self._assembler.taken for v in one.region.outputs}
-        wanted = {makers[value]: None for one in waiting for value in one.carried}
+        makers = {
+            v: candidate for candidate in self._assembler.taken for v in candidate.region.outputs
+        }
+        wanted = {makers[value]: None for item in waiting for value in item.carried}
         made: dict[ir.Value, Claim] = {}
         reasons: dict[ir.Value, str] = {}
         for maker in wanted:
@@ -216,10 +222,10 @@ class Claimer:
         made = needed(self._assembler.assemble(maker, is_maker=True))
         offered = self._offered(users)
         wanted = [self._assembler.spec(value) for value in made.outputs]
-        specs = [one for one in wanted if isinstance(one, TensorSpec)]
-        places = [self._spec(value) for value in offered]
-        usable = [value for value, spec in zip(offered, places, strict=True) if spec is not None]
-        chosen = aliased_storage.choose(specs, [spec for spec in places if spec is not None])
+        specs = [item for item in wanted if isinstance(item, TensorSpec)]
+        offers = [self._spec(value) for value in offered]
+        usable = [value for value, spec in zip(offered, offers, strict=True) if spec is not None]
+        chosen = aliased_storage.choose(specs, [spec for spec in offers if spec is not None])
         if chosen is None or len(specs) < len(wanted):
             name = made.outputs[0].name
             return Refused(f"{name!r}, which it shares with others, is not in the original")
@@ -229,7 +235,7 @@ class Claimer:
             user.carried |= {v: carrier[v] for v in user.carried if v in carrier}
         at = made.program.outputs
         written = {
-            place: self._spec(carrier[v]) for place, v in zip(at, made.outputs, strict=True)
+            index: self._spec(carrier[v]) for index, v in zip(at, made.outputs, strict=True)
         }
         program = aliased_storage.writing(made.program, {k: s for k, s in written.items() if s})
         return replace(self._claim(made, cut), program=program, outputs=_names(carrier.values()))
@@ -252,8 +258,8 @@ class Claimer:
 
     def _reading(self, user: _Waiting) -> Claim:
         """Return the claim of a program that finds values in carriers."""
-        places = dict(zip(user.made.inputs, user.made.program.inputs, strict=True))
-        given = {places[value]: self._spec(one) for value, one in user.carried.items()}
+        offers = dict(zip(user.made.inputs, user.made.program.inputs, strict=True))
+        given = {offers[value]: self._spec(item) for value, item in user.carried.items()}
         program = aliased_storage.reading(user.made.program, {k: s for k, s in given.items() if s})
         inputs = _names(user.carried.get(value, value) for value in user.made.inputs)
         return replace(self._claim(user.made, user.cut), program=program, inputs=inputs)
@@ -267,13 +273,13 @@ class Claimer:
     def _break_cycles(self) -> None:
         """Give up claims, the least gain first, until each can be one node."""
         while True:
-            groups = [self._cuts.places(claim.nodes) for claim in self._claims]
+            groups = [self._cuts.indices(claim.nodes) for claim in self._claims]
             stuck = in_cycles(groups, self._cuts.feeders())
             if not stuck:
                 return
             worst = min(stuck, key=lambda number: _saved(self._claims[number]))
             bundle = self._claims[worst].bundle
-            for claim in [one for one in self._claims if one.bundle == bundle]:
+            for claim in [item for item in self._claims if item.bundle == bundle]:
                 self._claims.remove(claim)
                 kind = claim.program.name
                 reason = "with another group it would wait for itself"
@@ -291,10 +297,10 @@ def _made_together(user: _Waiting, made: Mapping[ir.Value, Claim]) -> set[object
 
 def _origin_of(weight: ir.Value) -> Origin | None:
     """Return what a matrix was packed from; None if that is not all."""
-    held = weight.meta.get(PACKED)
-    if not isinstance(held, Panels) or held.factor != 1.0:
+    packed = weight.meta.get(PACKED)
+    if not isinstance(packed, Panels) or packed.factor != 1.0:
         return None
-    return Origin(held.weight.name or "", held.is_transposed, held.weight.const_value)
+    return Origin(packed.weight.name or "", packed.is_transposed, packed.weight.const_value)
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

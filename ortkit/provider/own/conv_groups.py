@@ -62,9 +62,9 @@ class _Chained:
                 return refused
         nodes, inputs = tuple(self._inside), tuple(self._builder.inputs)
         region = FusedRegion("convolutions", nodes, inputs, tuple(self._leaving))
-        one = Candidate(region, None, Prediction(chain.cost.before, chain.cost.after), "")
-        self._builder.parts.append(one)
-        return self._builder.assembled(self._leaving, one)
+        candidate = Candidate(region, None, Prediction(chain.cost.before, chain.cost.after), "")
+        self._builder.parts.append(candidate)
+        return self._builder.assembled(self._leaving, candidate)
 
     @refusals
     def _put(self, block: Block, described: Described) -> Refused | None:

@@ -33,7 +33,7 @@ def record(folder: Path, model: str, message: str) -> None:
     """Add a failure to the file in `folder`; a folder that cannot be written keeps none."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
     entries = [*read(folder), Failure(when, model, message[:LONGEST])][-KEPT:]
-    content = json.dumps({"failures": [asdict(one) for one in entries]}, indent=1)
+    content = json.dumps({"failures": [asdict(entry) for entry in entries]}, indent=1)
     keep_cached(folder / FILE, _KEY, content + "\n")
 
 

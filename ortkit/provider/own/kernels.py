@@ -38,10 +38,10 @@ def kernel_of(
     read = {value.name: index for index, value in enumerate(subgraph.inputs)}
     made = {value.name: index for index, value in enumerate(subgraph.outputs)}
     # What the program is handed: where its weights lie.
-    held = (ctypes.c_void_p * len(weights))(*(each.ctypes.data for each in weights))
+    pointers = (ctypes.c_void_p * len(weights))(*(each.ctypes.data for each in weights))
     return Kernel(
-        user=ctypes.addressof(held) if weights else 0,
-        keep=(held, weights) if weights else None,
+        user=ctypes.addressof(pointers) if weights else 0,
+        keep=(pointers, weights) if weights else None,
         library=library,
         op=symbol,
         label=label,

@@ -81,7 +81,7 @@ def _group(claim: Claim, library: Path, folder: Path) -> TimedGroup | None:
     if not feeds:
         return None
     ir.save(alone, folder / "group.onnx")
-    write_npz(folder / "weights.npz", {str(i): one for i, one in enumerate(claim.weights)})
+    write_npz(folder / "weights.npz", {str(i): weight for i, weight in enumerate(claim.weights)})
     return TimedGroup(
         folder / "group.onnx",
         tuple(feeds),
@@ -97,5 +97,5 @@ def _timed(groups: Sequence[TimedGroup]) -> list[GroupTimes]:
     """Time groups; those after one that crashes are left out."""
     job = GroupsJob(tuple(groups), _ROUNDS, _TURN_SECONDS)
     seconds = _TIMEOUT_SECONDS + len(groups)
-    told = stream_isolated(time_groups, job, timeout_seconds=seconds)
-    return [times for times in told if isinstance(times, GroupTimes)]
+    timings = stream_isolated(time_groups, job, timeout_seconds=seconds)
+    return [times for times in timings if isinstance(times, GroupTimes)]

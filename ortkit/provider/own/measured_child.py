@@ -132,6 +132,6 @@ def _program_session(group: TimedGroup) -> Any:
     _OneGroup.group = group
     # The nodes are what was claimed after ONNX Runtime's first rewrites.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    devices = [one for one in ort.get_ep_devices() if one.ep_name == _OneGroup.name]
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == _OneGroup.name]
     options.add_provider_for_devices(devices, {"strict": "1"})
     return ort.InferenceSession(str(group.model), options)

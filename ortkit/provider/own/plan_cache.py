@@ -113,7 +113,9 @@ def _nodes(nodes: Iterable[ir.Node]) -> list[object] | None:
     """Return all that nodes are, None if there is no telling."""
     parts: list[object] = []
     for node in nodes:
-        attributes = [(name, _attribute(one)) for name, one in sorted(node.attributes.items())]
+        attributes = [
+            (name, _attribute(attribute)) for name, attribute in sorted(node.attributes.items())
+        ]
         if any(told is None for _, told in attributes):
             return None
         read = [None if value is None else value.name for value in node.inputs]
@@ -122,14 +124,14 @@ def _nodes(nodes: Iterable[ir.Node]) -> list[object] | None:
     return parts
 
 
-def _attribute(one: ir.Attr) -> object | None:
-    if one.type in _NUMBERS:
-        return str(one.value)
-    if one.type == ir.AttributeType.TENSOR:
-        return _tensor(one.as_tensor())
-    if one.type != ir.AttributeType.GRAPH:
+def _attribute(attribute: ir.Attr) -> object | None:
+    if attribute.type in _NUMBERS:
+        return str(attribute.value)
+    if attribute.type == ir.AttributeType.TENSOR:
+        return _tensor(attribute.as_tensor())
+    if attribute.type != ir.AttributeType.GRAPH:
         return None
-    graph = one.as_graph()
+    graph = attribute.as_graph()
     inside = _nodes(graph)
     if inside is None:
         return None
@@ -150,7 +152,7 @@ def recall(folder: Path, key: str) -> CachedPlan | None:
         if hashlib.sha256(read_private(library)).hexdigest() != record["sha256"]:
             return None
         content = b""
-        if any(isinstance(source, Piece) for one in claims for source in one.weights):
+        if any(isinstance(source, Piece) for claim in claims for source in claim.weights):
             content = read_private(_beside(path))
             if hashlib.sha256(content).hexdigest() != record["weights"]:
                 return None
@@ -163,7 +165,7 @@ def recall(folder: Path, key: str) -> CachedPlan | None:
 
 def had_again(known: CachedPlan, graph: GraphView) -> list[tuple[np.ndarray, ...]] | None:
     """Return the weights of each claim; None if the record names what is not there."""
-    sources = [one.weights for one in known.claims]
+    sources = [claim.weights for claim in known.claims]
     try:
         return weights_from(sources, known.content, constants_of(graph))
     except DAMAGED:
@@ -186,7 +188,7 @@ def remember(
     with suppress(OSError):
         digest = "" if library is None else hashlib.sha256(read_private(library)).hexdigest()
         record = {
-            "claims": [_entry(one) for one in claims],
+            "claims": [_entry(claim) for claim in claims],
             "weights": hashlib.sha256(content).hexdigest(),
             "library": None if library is None else library.name,
             "sha256": digest,
@@ -195,7 +197,7 @@ def remember(
             write_private(_beside(path), content)
         keep_cached(path, _sealed_key(key), json.dumps(record))
         records = path.parent.glob("*.json")
-        trim_oldest(((one, _beside(one)) for one in records), LIMIT_BYTES, KEPT)
+        trim_oldest(((item, _beside(item)) for item in records), LIMIT_BYTES, KEPT)
 
 
 def _sealed_key(key: str) -> str:
@@ -210,9 +212,9 @@ def _beside(record: Path) -> Path:
     return record.with_suffix(".weights")
 
 
-def _entry(one: Kept) -> dict[str, object]:
-    plain = asdict(replace(one, weights=()))
-    return {**plain, "weights": [to_json(source) for source in one.weights]}
+def _entry(kept: Kept) -> dict[str, object]:
+    plain = asdict(replace(kept, weights=()))
+    return {**plain, "weights": [to_json(source) for source in kept.weights]}
 
 
 def _kept(entry: Mapping[str, object]) -> Kept:

@@ -67,7 +67,7 @@ class Plan:
     @property
     def saved_ns(self) -> float:
         """What all claims together are predicted to save of a run."""
-        return sum(one.prediction.before_ns - one.prediction.after_ns for one in self.claims)
+        return sum(claim.prediction.before_ns - claim.prediction.after_ns for claim in self.claims)
 
     @property
     def signatures(self) -> dict[str, RegionSignature]:
@@ -157,7 +157,7 @@ def plan(
     first = _attempt(request)
     # Rotations that are recognized may stand where no kernel takes them, before an attention; and
     # what an attention that is left would have taken in may be in other regions.
-    if not any(one.kind.endswith("attention") for one in first.declined):
+    if not any(declined.kind.endswith("attention") for declined in first.declined):
         return first
     second = _attempt(replace(request, doubts=False), frozenset({"fuse-rotary"}))
     return max((first, second), key=lambda one: one.saved_ns)
@@ -191,14 +191,16 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     claimer = Claimer(model, cuts, assembler)
     taken, declined = set[ir.Node](), list[Declined]()
 
-    def settle(one: Candidate) -> Candidate:
+    def settle(candidate: Candidate) -> Candidate:
         """Claim what holds a packed matrix at once: what cannot be is left to other regions."""
-        if not is_held(one):
-            return one
+        if not is_held(candidate):
+            return candidate
         # A library that holds the matrices of a model would be as large as the model.
         in_file = Refused("its matrix would be in the library") if request.is_ahead else None
-        lost = claimer.claim(in_file or assembler.held(one))
-        return one if lost is None else replace(one, signature=None, reason=lost.reason)
+        lost = claimer.claim(in_file or assembler.held(candidate))
+        return (
+            candidate if lost is None else replace(candidate, signature=None, reason=lost.reason)
+        )
 
     lenient = _Cost(scope, takes_all=takes_all, takes_attention=takes_all or request.doubts)
     planner = Planner(scope, accepts, lenient, settle, in_place=False)
@@ -211,7 +213,7 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
         else:
             declined.append(Declined("", "convolutions", lost.reason))
     found = list(planner.candidates(taken))
-    assembler.taken = [one for one in found if one.signature is not None and not is_held(one)]
+    assembler.taken = [item for item in found if item.signature is not None and not is_held(item)]
     attention = [one for one in assembler.taken if _is_attention(one.region)]
     doubtful = [one for one in attention if cost.refusal(one.region, one.prediction)]
     settled = claimer.run(doubtful)

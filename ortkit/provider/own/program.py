@@ -65,15 +65,15 @@ class Program:
         for tensor in self.tensors:
             dims = [canonical_dim(dim, names) for dim in tensor.shape]
             digest.update(f"{tensor.dtype}{dims};".encode())
-        places = (self.inputs, sorted(self.views.items()), self.outputs, self.weights)
-        digest.update(repr(places).encode())
+        groups = (self.inputs, sorted(self.views.items()), self.outputs, self.weights)
+        digest.update(repr(groups).encode())
         for step in self.steps:
             # The sizes of a signature are those of its tensors, but may be called otherwise.
             specs = (*step.signature.inputs, *step.signature.outputs)
             sizes = [[canonical_dim(dim, names) for dim in spec.shape] for spec in specs]
             digest.update(f"{step.signature.key}{step.inputs}{step.outputs}{sizes};".encode())
-        for tensor_place, array in sorted(self.constants.items()):
-            digest.update(f"{tensor_place}{array.dtype}{array.shape}".encode())
+        for index_of_tensor, array in sorted(self.constants.items()):
+            digest.update(f"{index_of_tensor}{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
 

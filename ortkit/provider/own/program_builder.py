@@ -87,11 +87,11 @@ class ProgramBuilder:
         """Let the session hold a constant: ONNX Runtime takes back the memory of its own."""
         if value in self.tensors:
             return
-        place = self.add(value, spec)
+        tensor = self.add(value, spec)
         if self.bakes:
-            self.constants[place] = array_of(self.scope, value)
+            self.constants[tensor] = array_of(self.scope, value)
         else:
-            self.weights[place] = value
+            self.weights[tensor] = value
 
     def add(self, value: ir.Value, spec: TensorSpec) -> int:
         """Add a value that the graph has not, or not as `spec` says."""
@@ -115,10 +115,10 @@ class ProgramBuilder:
             end = reached
 
     def root(self, value: ir.Value) -> int:
-        place = self.tensors[value]
-        while place in self.views:
-            place = self.views[place]
-        return place
+        tensor = self.tensors[value]
+        while tensor in self.views:
+            tensor = self.views[tensor]
+        return tensor
 
     def compute(
         self, signature: RegionSignature, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
@@ -137,8 +137,8 @@ class ProgramBuilder:
                 if rows is None:
                     return Refused(f"the rows of {value.name!r} have no name")
                 seen = ir.Value(name=spec.name)
-                place = self.add(seen, replace(spec, shape=(rows, *spec.shape[1:])))
-                self.views[place] = self.tensors[value]
+                tensor = self.add(seen, replace(spec, shape=(rows, *spec.shape[1:])))
+                self.views[tensor] = self.tensors[value]
                 value = seen
             read.append(self.tensors[value])
         made = list[int]()
@@ -152,12 +152,14 @@ class ProgramBuilder:
         self.steps.append(Step(signature, tuple(read), tuple(made)))
         return None
 
-    def add_part(self, one: Candidate) -> Refused | None:
+    def add_part(self, candidate: Candidate) -> Refused | None:
         """Add the kernel of a region; returns why that cannot be, None if it was added."""
-        assert one.signature is not None, "a region that is taken"
-        refused = self.compute(one.signature, one.region.inputs, one.region.outputs)
+        assert candidate.signature is not None, "a region that is taken"
+        refused = self.compute(
+            candidate.signature, candidate.region.inputs, candidate.region.outputs
+        )
         if refused is None:
-            self.parts.append(one)
+            self.parts.append(candidate)
         return refused
 
     def spec(self, value: ir.Value) -> TensorSpec:
@@ -189,8 +191,8 @@ class ProgramBuilder:
             tuple(self.steps),
             tuple(self.weights),
         )
-        before = sum(one.prediction.before_ns for one in self.parts)
-        after = sum(one.prediction.after_ns for one in self.parts)
+        before = sum(part.prediction.before_ns for part in self.parts)
+        after = sum(candidate.prediction.after_ns for candidate in self.parts)
         return Assembled(
             program,
             tuple(self.inputs),

@@ -93,13 +93,13 @@ class OrtkitExecutionProvider(ExecutionProvider):
         nodes = list(graph)
         known = None if key is None else recall(folder, key)
         if known is not None and not any(map(graph.assigned_to, nodes)):
-            held = had_again(known, graph)
-            if held is not None:
+            cached_plan = had_again(known, graph)
+            if cached_plan is not None:
                 count = len(known.claims)
                 self._say(graph, f"claims {count} groups, as it did of the same graph")
                 return [
-                    self._group(one, nodes, known.library, weights)
-                    for one, weights in zip(known.claims, held, strict=True)
+                    self._group(claim, nodes, known.library, weights)
+                    for claim, weights in zip(known.claims, cached_plan, strict=True)
                 ]
         return self._planned(graph, key)
 
@@ -112,7 +112,7 @@ class OrtkitExecutionProvider(ExecutionProvider):
         options = self._options
         model, nodes = graph.to_model(), list(graph)
         # The copy's nodes stand in the order of the graph's.
-        places = {node: index for index, node in enumerate(model.graph)}
+        indices = {node: index for index, node in enumerate(model.graph)}
         target = Target("cpu", options.cpu)
         wanted = plan(model, target, options.level, options.kernels, is_ahead=self._is_ahead)
         built = build(wanted, target, options.kernels, options.cache)
@@ -121,19 +121,19 @@ class OrtkitExecutionProvider(ExecutionProvider):
             from ortkit.provider.own.measured import slow_groups
 
             paying = paying.without_programs(slow_groups(paying.claims, built.library))
-        taken = {
+        claimed = {
             node: name
-            for node, index in places.items()
+            for node, index in indices.items()
             if (name := graph.assigned_to(nodes[index]))
         }
-        made = paying.without_nodes(taken)
-        kept = [_kept(claim, places) for claim in made.claims]
+        made = paying.without_nodes(claimed)
+        kept = [_kept(claim, indices) for claim in made.claims]
         groups = [
-            self._group(one, nodes, built.library, claim.weights)
-            for one, claim in zip(kept, made.claims, strict=True)
+            self._group(item, nodes, built.library, claim.weights)
+            for item, claim in zip(kept, made.claims, strict=True)
         ]
         # A kernel that was not made may be made the next time.
-        is_whole = len(built.plan.claims) == len(wanted.claims) and not taken
+        is_whole = len(built.plan.claims) == len(wanted.claims) and not claimed
         if key is not None and is_whole:
             self._remember(graph, key, made, kept, built.library)
         self._report(graph, made, built.compiled)
@@ -146,7 +146,7 @@ class OrtkitExecutionProvider(ExecutionProvider):
         found = sources_of(weights, constants_of(graph))
         if found is not None:
             sources, content = found
-            whole = [replace(one, weights=each) for one, each in zip(kept, sources, strict=True)]
+            whole = [replace(item, weights=each) for item, each in zip(kept, sources, strict=True)]
             remember(self._options.cache / FOLDER, key, whole, library, content)
 
     @property
@@ -156,24 +156,24 @@ class OrtkitExecutionProvider(ExecutionProvider):
 
     def _group(
         self,
-        one: Kept,
+        kept: Kept,
         graph: Sequence[ir.Node],
         library: Path | None,
         weights: tuple[np.ndarray, ...],
     ) -> Group:
         assert library is not None
-        nodes = tuple(graph[place] for place in one.nodes)
-        ready = _Ready(one, library, _about(one, nodes), weights)
+        nodes = tuple(graph[index] for index in kept.nodes)
+        ready = _Ready(kept, library, _about(kept, nodes), weights)
         self._ready.setdefault(_shape(nodes), []).append(ready)
         return Group(nodes, drop_constants=True)
 
     def compile(self, subgraph: GraphView) -> Kernel:
         """Return the kernel of a group that was claimed."""
-        one = self._ready[_shape(subgraph)].pop(0)
-        claim = one.claim
+        ready = self._ready[_shape(subgraph)].pop(0)
+        claim = ready.claim
         return kernel_of(
-            subgraph, self._library(one.library), claim.symbol, claim.inputs, claim.outputs,
-            one.weights, claim.name, one.about,
+            subgraph, self._library(ready.library), claim.symbol, claim.inputs, claim.outputs,
+            ready.weights, claim.name, ready.about,
         )  # fmt: skip
 
     def _library(self, path: Path) -> KernelLibrary:
@@ -183,8 +183,8 @@ class OrtkitExecutionProvider(ExecutionProvider):
 
     def close(self) -> None:
         """Let go of the libraries; the kernels that are made keep them."""
-        for one in self._opened.values():
-            one.close()
+        for kernel_library in self._opened.values():
+            kernel_library.close()
 
     def _report(self, graph: GraphView, made: Plan, compiled: int) -> None:
         nodes = sum(len(claim.nodes) for claim in made.claims)
@@ -198,8 +198,8 @@ class OrtkitExecutionProvider(ExecutionProvider):
             return
         for claim in made.claims:
             self._say(graph, f"claimed {claim.program.name} at {claim.at!r}: {_ops(claim.nodes)}")
-        for one in made.declined:
-            self._say(graph, f"not claimed {one.kind} at {one.at!r}: {one.reason}")
+        for declined in made.declined:
+            self._say(graph, f"not claimed {declined.kind} at {declined.at!r}: {declined.reason}")
 
     def _say(self, graph: GraphView, text: str) -> None:
         if self._options.verbosity:
@@ -207,8 +207,8 @@ class OrtkitExecutionProvider(ExecutionProvider):
             self.session.logger.warning(f"{NAME}, graph {graph.name!r}: {text}")
 
 
-def _kept(claim: Claim, places: Mapping[ir.Node, int]) -> Kept:
-    nodes = tuple(places[node] for node in claim.nodes)
+def _kept(claim: Claim, indices: Mapping[ir.Node, int]) -> Kept:
+    nodes = tuple(indices[node] for node in claim.nodes)
     program = claim.program
     return Kept(claim.at, program.name, program.symbol, nodes, claim.inputs, claim.outputs)
 

@@ -15,11 +15,11 @@ class Slots:
     """Where tensors lie that neither enter nor leave.
 
     Args:
-        places: Per tensor of its own bytes the number of its slot.
+        slot_of: Per tensor of its own bytes the number of its slot.
         sizes: The bytes of each slot.
     """
 
-    places: Mapping[int, int]
+    slot_of: Mapping[int, int]
     sizes: Sequence[Extent]
 
     @staticmethod
@@ -31,12 +31,12 @@ class Slots:
             for number, step in enumerate(program.steps)
             for index in (*step.outputs, *step.inputs)
         }
-        places: dict[int, int] = {}
+        slot_of: dict[int, int] = {}
         sizes: list[Extent] = []
         free: list[int] = []
         for number, step in enumerate(program.steps):
             for index in map(program.root, step.outputs):
-                if index in given or index in places:
+                if index in given or index in slot_of:
                     continue
                 wanted = bytes_of(program.tensors[index])
                 slot = _fitting(wanted, free, sizes)
@@ -46,10 +46,10 @@ class Slots:
                 else:
                     free.remove(slot)
                     sizes[slot] = _larger(sizes[slot], wanted)
-                places[index] = slot
+                slot_of[index] = slot
             # Only now: no kernel writes where it still reads.
-            free += [slot for index, slot in places.items() if last[index] == number]
-        return Slots(places, sizes)
+            free += [slot for index, slot in slot_of.items() if last[index] == number]
+        return Slots(slot_of, sizes)
 
 
 def _fitting(wanted: Extent, free: Sequence[int], sizes: Sequence[Extent]) -> int | None:
@@ -58,7 +58,9 @@ def _fitting(wanted: Extent, free: Sequence[int], sizes: Sequence[Extent]) -> in
     if equal:
         return equal[0]
     size = wanted.static
-    known = [(slot, held) for slot in free if (held := sizes[slot].static) is not None]
+    known = [
+        (slot, bytes_of_slot) for slot in free if (bytes_of_slot := sizes[slot].static) is not None
+    ]
     if size is None or not known:
         return None
     return min(known, key=lambda one: abs(one[1] - size))[0]

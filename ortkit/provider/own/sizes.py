@@ -29,18 +29,18 @@ class ProgramSizes:
         self._waiting: list[tuple[str, Extent]] = []
         pending = [
             (f"x{index}[{axis}]", extent)
-            for index, place in enumerate(program.inputs)
-            for axis, extent in enumerate(dims_of(program.tensors[place]))
+            for index, number in enumerate(program.inputs)
+            for axis, extent in enumerate(dims_of(program.tensors[number]))
         ]
         self._solve(pending)
         # A size may be called otherwise where equal sizes meet: kernels say what they take it for.
         for step in program.steps:
             specs = (*step.signature.inputs, *step.signature.outputs)
-            for place, spec in zip((*step.inputs, *step.outputs), specs, strict=True):
-                own = dims_of(program.tensors[place])
+            for number, spec in zip((*step.inputs, *step.outputs), specs, strict=True):
+                own = dims_of(program.tensors[number])
                 pairs = zip(own, dims_of(spec), strict=True)
-                told = [(self.text(mine), extent) for mine, extent in pairs if self._knows(mine)]
-                self._solve([(text, extent) for text, extent in told if text is not None])
+                solved = [(self.text(mine), extent) for mine, extent in pairs if self._knows(mine)]
+                self._solve([(text, extent) for text, extent in solved if text is not None])
         asked = [extent for tensor in program.tensors for extent in dims_of(tensor)]
         asked += [
             extent
@@ -61,14 +61,14 @@ class ProgramSizes:
         """
         waiting = [*self._waiting, *pending]
         while True:
-            self._waiting = [one for one in waiting if not self._settle(*one)]
+            self._waiting = [item for item in waiting if not self._settle(*item)]
             if len(self._waiting) == len(waiting):
                 return
             waiting = self._waiting
 
     def _settle(self, text: str, extent: Extent) -> bool:
         """Learn from one equation, or check it; False if it has several unknown sizes."""
-        unknown = [one for one in extent.symbols if one not in self.expressions]
+        unknown = [symbol for symbol in extent.symbols if symbol not in self.expressions]
         if len(unknown) == 1 and extent.factor:
             rest = Extent(extent.factor, tuple(s for s in extent.symbols if s != unknown[0]))
             divisor = self.text(rest) or "1"

@@ -37,7 +37,7 @@ def programs_source(
     """
     files: dict[str, bytes] = {}
     parts = ['#include "program.h"\n']
-    for key in sorted({step.signature.key for one in programs for step in one.steps}):
+    for key in sorted({step.signature.key for item in programs for step in item.steps}):
         step = next(s for one in programs for s in one.steps if s.signature.key == key)
         parts.append(adapter(step, kernels[key]))
     for program in sorted(programs, key=lambda one: one.symbol):

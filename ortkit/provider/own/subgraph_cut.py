@@ -98,7 +98,7 @@ class Cuts:
         """Return the nodes that read a value, or hold a graph that does."""
         return [self._nodes[index] for index in self._readers.get(value, ())]
 
-    def places(self, nodes: Iterable[ir.Node]) -> list[int]:
+    def indices(self, nodes: Iterable[ir.Node]) -> list[int]:
         """Return the numbers of nodes, by which `feeders` calls them."""
         return [self._place[node] for node in nodes]
 

@@ -90,23 +90,23 @@ class ProgramWriter:
         """Give every tensor its address."""
         program = self.program
         lines = ["int32_t code = 0;"]
-        for index, place in enumerate(program.outputs):
-            dims, rank = self._dims(place), len(program.tensors[place].shape)
+        for index, tensor in enumerate(program.outputs):
+            dims, rank = self._dims(tensor), len(program.tensors[tensor].shape)
             lines += [
                 f"const int64_t made{index}[] = {{{', '.join(dims) or '0'}}};",
                 f"OrtkitView result{index};",
                 f"code = context->make_output(context, {index}, made{index}, {rank}, "
                 f"&result{index});",
                 "if (code != 0) return code;",
-                *self._check_type(f"result{index}", place),
-                f"data[{program.root(place)}] = (char*)result{index}.tensor.data;",
+                *self._check_type(f"result{index}", tensor),
+                f"data[{program.root(tensor)}] = (char*)result{index}.tensor.data;",
             ]
-        for place, array in program.constants.items():
-            name = f"{program.symbol}_c{place}"
+        for tensor, array in program.constants.items():
+            name = f"{program.symbol}_c{tensor}"
             self.files[name] = np.ascontiguousarray(array).tobytes() or b"\0"
-            lines.append(f"data[{place}] = (char*){name};")
-        for index, place in enumerate(program.weights):
-            lines.append(f"data[{place}] = ((char* const*)user)[{index}];")
+            lines.append(f"data[{tensor}] = (char*){name};")
+        for index, tensor in enumerate(program.weights):
+            lines.append(f"data[{tensor}] = ((char* const*)user)[{index}];")
         slots = Slots.of(program)
         for number, extents in enumerate(slots.sizes):
             size = self.sizes.known(extents)
@@ -115,8 +115,8 @@ class ProgramWriter:
                 f"if (slot{number} == NULL && ({size}) > 0) "
                 'return context->fail(context, 1, "no memory between kernels");',
             ]
-        lines += [f"data[{place}] = slot{number};" for place, number in slots.places.items()]
-        lines += [f"data[{place}] = data[{program.root(place)}];" for place in program.views]
+        lines += [f"data[{tensor}] = slot{number};" for tensor, number in slots.slot_of.items()]
+        lines += [f"data[{tensor}] = data[{program.root(tensor)}];" for tensor in program.views]
         return lines
 
     def _dims(self, index: int) -> list[str]:
@@ -125,7 +125,7 @@ class ProgramWriter:
     def _step(self, number: int, step: Step) -> list[str]:
         specs = (*step.signature.inputs, *step.signature.outputs)
         symbols = symbols_of(specs)
-        places = ", ".join(f"data[{position}]" for position in (*step.inputs, *step.outputs))
+        arguments = ", ".join(f"data[{position}]" for position in (*step.inputs, *step.outputs))
         given = ", ".join(self.sizes.known(Extent(1, (symbol,))) for symbol in symbols)
         kernel = self.kernels[step.signature.key]
         # The launch calls sizes by their places; see `Launch`.
@@ -135,7 +135,7 @@ class ProgramWriter:
         work = [self.sizes.known(product(dims_of(spec))) for spec in step.signature.outputs]
         has_work = " || ".join(f"({text}) > 0" for text in work)
         return [
-            f"char* const data{number}[] = {{{places}}};",
+            f"char* const data{number}[] = {{{arguments}}};",
             f"const int64_t sizes{number}[] = {{{given or '0'}}};",
             f"code = run_step(context, call_{step.signature.key}, data{number}, sizes{number}, "
             f"{has_work} ? {units} : 0, (OrtkitUnitCost){{{points}, "

@@ -28,7 +28,7 @@ _WORD = struct.Struct("<Q")
 #: How far into the object of the Python package it is looked for; it is at 992 in 1.31.1.
 _REACH = 4096
 #: A pybind11 instance: reference count, type, then the address of what it holds.
-_HELD = 16
+_HEADER = 16
 _LOWEST = 1 << 16
 #: Inputs of the sessions that the offset is learned from.
 _COUNTS = (61, 89)
@@ -41,7 +41,7 @@ def session_address(session: onnxruntime.InferenceSession) -> int:
         NotAvailableError: It is not where other sessions have it.
     """
     with _Memory() as memory:
-        holder = memory.word(_native(session) + _HELD)
+        holder = memory.word(_native(session) + _HEADER)
         address = memory.word(holder + _offset())
         if not memory.is_session(address):
             raise NotAvailableError("this session is not where ONNX Runtime has others")
@@ -57,7 +57,7 @@ def _offset() -> int:
     for count in _COUNTS:
         session = _session_of(count)
         with _Memory() as memory:
-            holder = memory.word(_native(session) + _HELD)
+            holder = memory.word(_native(session) + _HEADER)
             found = {
                 offset
                 for offset, address in memory.words(holder, _REACH)

@@ -234,7 +234,11 @@ def _advice(effects: tuple[OptionEffect, ...], memory: str = "resident") -> tupl
     ]
     lines = []
     for measure in (memory, "run_ms"):
-        gains = [(gain, one) for one in single if (gain := _gain(base, one, measure)) > 0]
+        gains = [
+            (gain, option_effect)
+            for option_effect in single
+            if (gain := _gain(base, option_effect, measure)) > 0
+        ]
         if gains:
             gain, best = max(gains, key=lambda pair: pair[0])
             lines.append(_line(base, best, measure, gain, memory))
@@ -268,7 +272,7 @@ def _gain(base: OptionEffect, other: OptionEffect, measure: str) -> float:
     if before.low <= after.high and after.low <= before.high:
         return 0.0
     gain = 1 - after.median / before.median
-    noise = max(LEAST_GAIN, *((one.high - one.low) / before.median for one in (before, after)))
+    noise = max(LEAST_GAIN, *((item.high - item.low) / before.median for item in (before, after)))
     return gain if abs(gain) >= noise else 0.0
 
 

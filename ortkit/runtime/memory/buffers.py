@@ -97,7 +97,7 @@ class Replay:
         if freed is None:
             freed = self._moved(step, died)
         if freed is None:
-            earlier = [one for one in reversed(self._dead) if one not in died]
+            earlier = [item for item in reversed(self._dead) if item not in died]
             freed = _with_sum([*died, *earlier], step.freed) or _fitting(died, step.freed)
         for buffer in freed:
             self.buffers.remove(buffer)
@@ -111,7 +111,7 @@ class Replay:
             buffer = self._at.get(name)
             if buffer is None or buffer.live != {name} or len(buffer.tensors) < 2:
                 continue
-            others = [one for one in self._dead if one.asked == size and one not in died]
+            others = [item for item in self._dead if item.asked == size and item not in died]
             freed = _with_sum([*died, buffer], step.freed)
             if others and freed is not None:
                 buffer.tensors.pop()
@@ -131,12 +131,12 @@ class Replay:
         if step.op in VIEWS and step.inputs:
             return self._at.get(step.inputs[0])
         own = [self._at.get(name) for name in step.inputs if name in step.dying]
-        dying = [one for one in own if one is not None]
+        dying = [item for item in own if item is not None]
         # ONNX Runtime (1.31.1, allocation planner) reuses tensors of the same size only, a dying
         # input first, then what died last.
-        for one in (*dying, *reversed(self._dead)):
-            if one.asked == size > 0:
-                return one
+        for buffer in (*dying, *reversed(self._dead)):
+            if buffer.asked == size > 0:
+                return buffer
         larger = (one for one in (*dying, *self._dead) if one.bytes >= size > 0)
         return min(larger, key=lambda one: one.bytes, default=None)
 

@@ -164,7 +164,7 @@ def _tensor(buffer: Buffer) -> LiveTensor:
     live = [name for name in names if name in buffer.live]
     name = live[-1] if live else names[-1]
     step = dict(buffer.tensors)[name]
-    others = tuple(one for one in names if one != name)
+    others = tuple(item for item in names if item != name)
     return LiveTensor(name, buffer.bytes, step.node, step.op, others, is_needed=bool(live))
 
 

@@ -57,7 +57,11 @@ class Point:
     @property
     def peak_resident(self) -> int | None:
         """The most that the process had resident while it loaded and ran."""
-        peaks = [one.process.peak for one in (self.loaded, self.first, self.last) if one.process]
+        peaks = [
+            memory_report.process.peak
+            for memory_report in (self.loaded, self.first, self.last)
+            if memory_report.process
+        ]
         return max(peaks, default=None)
 
     @property
@@ -70,7 +74,9 @@ class Point:
         nodes = self.nodes
         return {
             "before": self.before.to_json(),
-            "stages": [{"stage": name, **one.to_json()} for name, one in self.stages],
+            "stages": [
+                {"stage": name, **memory_report.to_json()} for name, memory_report in self.stages
+            ],
             "held": self.held,
             "output_bytes": self.output_bytes,
             "peak_resident": self.peak_resident,

@@ -196,7 +196,7 @@ def _timed(run: Callable[[], Any]) -> tuple[float, int]:
 
 def _bytes(value: Any) -> int:
     if isinstance(value, list | tuple):
-        return sum(_bytes(one) for one in value)
+        return sum(_bytes(item) for item in value)
     if hasattr(value, "tensor_size_in_bytes"):
         return int(value.tensor_size_in_bytes())
     return int(getattr(value, "nbytes", 0))

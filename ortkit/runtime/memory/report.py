@@ -74,7 +74,7 @@ def report_of(session: Session) -> MemoryReport:
 
 def to_json(missing: Iterable[Unavailable]) -> list[dict[str, str]]:
     """Return what could not be had as JSON types."""
-    return [{"what": one.what, "reason": one.reason} for one in missing]
+    return [{"what": unavailable.what, "reason": unavailable.reason} for unavailable in missing]
 
 
 def _device(session: onnxruntime.InferenceSession) -> int | None:

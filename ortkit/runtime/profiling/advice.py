@@ -49,7 +49,7 @@ def advice_on(profile: Profile, most: int = MOST) -> tuple[Advice, ...]:
         return ()
     found = _Adviser(profile).all()
     least = LEAST_GAIN * profile.overall.run_us
-    worth = [one for one in found if one.gain_us >= least]
+    worth = [advice for advice in found if advice.gain_us >= least]
     return tuple(sorted(worth, key=lambda one: -one.gain_us)[:most])
 
 

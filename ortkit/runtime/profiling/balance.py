@@ -19,7 +19,7 @@ MOST_RUNS = 5
 class _Sums:
     calls: int = 0
     parallel: int = 0
-    taken_us: int = 0
+    elapsed_us: int = 0
     wait_us: int = 0
     handing_us: int = 0
     tasks: dict[int, int] = field(default_factory=dict)
@@ -48,20 +48,20 @@ def balances(
             if scheduling is None:
                 seen = None
                 continue
-            one = sums[row_of[index]]
-            one.calls += 1
-            one.parallel += bool(scheduling.block_sizes)
-            one.taken_us += int(nodes.duration_us[index])
-            one.wait_us += scheduling.wait_us
-            one.handing_us += (
+            sum_ = sums[row_of[index]]
+            sum_.calls += 1
+            sum_.parallel += bool(scheduling.block_sizes)
+            sum_.elapsed_us += int(nodes.duration_us[index])
+            sum_.wait_us += scheduling.wait_us
+            sum_.handing_us += (
                 scheduling.distribution_us + scheduling.enqueue_us + scheduling.revoke_us
             )
             now = dict(scheduling.tasks)
             for thread, count in now.items():
                 done = count - (seen or {}).get(thread, count)
-                one.tasks[thread] = one.tasks.get(thread, 0) + max(0, done)
+                sum_.tasks[thread] = sum_.tasks.get(thread, 0) + max(0, done)
             seen = now
-    return [_balance(one) for one in sums]
+    return [_balance(item) for item in sums]
 
 
 def _tasks(nodes: NodeEvents, index: int) -> dict[int, int] | None:
@@ -72,7 +72,7 @@ def _tasks(nodes: NodeEvents, index: int) -> dict[int, int] | None:
 def _balance(sums: _Sums) -> Balance | None:
     if not sums.calls:
         return None
-    elapsed = max(1, sums.taken_us)
+    elapsed = max(1, sums.elapsed_us)
     return Balance(
         parallel=sums.parallel / sums.calls,
         waiting=min(1.0, sums.wait_us / elapsed),

@@ -44,7 +44,9 @@ class BodyFlops:
 def _counted(
     node: ir.Node, function: ir.Function, inputs: Sequence[TypedShape | None]
 ) -> int | None:
-    values = [None if one is None else _value(f"input{at}", *one) for at, one in enumerate(inputs)]
+    values = [
+        None if item is None else _value(f"input{at}", *item) for at, item in enumerate(inputs)
+    ]
     call = ir.Node(
         node.domain, node.op_type, values, node.attributes.values(),
         overload=node.overload, num_outputs=len(node.outputs), name="call",

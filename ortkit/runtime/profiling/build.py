@@ -151,20 +151,23 @@ class _Build:
         device, copies = self._device()
         whole = float(own.sum()) or 1.0
         by_row = self._signatures()
-        works = [[(calls, self._call_work(one)) for one, calls in each] for each in by_row]
-        weights = sum(one.weight_bytes for each in works for _, one in each[:1])
+        works = [[(calls, self._call_work(item)) for item, calls in each] for each in by_row]
+        weights = sum(call_work.weight_bytes for each in works for _, call_work in each[:1])
         rows = []
         for at, number in enumerate(self.order):
             most = by_row[at][0][0]
-            signature, held = self.nodes.signatures[most], int(self.all_rows.holder[number])
-            elapsed = _taken(signature.provider, float(own[at]), device, at)
+            signature, holder_index = (
+                self.nodes.signatures[most],
+                int(self.all_rows.holder[number]),
+            )
+            elapsed = _elapsed(signature.provider, float(own[at]), device, at)
             rows.append(
                 Row(
                     name=signature.name,
                     op=signature.op,
                     domain=self._joined(lambda found: found.domains, most, None),
                     provider=signature.provider,
-                    holder=int(self.rank[held]) if held >= 0 else None,
+                    holder=int(self.rank[holder_index]) if holder_index >= 0 else None,
                     calls=calls[at].count / runs,
                     own_us=float(own[at]),
                     share=float(own[at]) / whole,
@@ -237,8 +240,8 @@ class _Build:
         found = []
         for number, ((op, provider), each) in enumerate(members.items()):
             mine = [rows[at] for at in each]
-            work, uncounted = summed([(one.work, _row_taken(one)) for one in mine])
-            device = [one.device_us for one in mine if one.device_us is not None]
+            work, uncounted = summed([(one.work, _row_elapsed(one)) for one in mine])
+            device = [item.device_us for item in mine if item.device_us is not None]
             found.append(
                 OpRow(
                     op=op,
@@ -254,7 +257,7 @@ class _Build:
                     device_us=sum(device) if device else None,
                 )
             )
-        return tuple(sorted(found, key=lambda one: -one.own_us))
+        return tuple(sorted(found, key=lambda op_row: -op_row.own_us))
 
 
 def _each(values: Values) -> list[Times]:
@@ -267,12 +270,12 @@ def _by_calls(pair: tuple[int, int]) -> tuple[int, int]:
     return -pair[1], pair[0]
 
 
-def _taken(provider: str, own_us: float, device: Values | None, row: int) -> float | None:
+def _elapsed(provider: str, own_us: float, device: Values | None, row: int) -> float | None:
     """Return the time in which a row's work was done, None if it is not known."""
     if provider not in ASYNCHRONOUS:
         return own_us
     return None if device is None else float(device[row])
 
 
-def _row_taken(row: Row) -> float | None:
+def _row_elapsed(row: Row) -> float | None:
     return row.device_us if row.provider in ASYNCHRONOUS else row.own_us

@@ -122,7 +122,7 @@ class CudaActivity:
         lost = ctypes.c_uint64()
         self._library.ortkit_activity_take(
             self._cupti.cuptiActivityGetNextRecord,
-            *(ctypes.byref(one) for pair in zip(rows, counts, strict=True) for one in pair),
+            *(ctypes.byref(item) for pair in zip(rows, counts, strict=True) for item in pair),
             ctypes.byref(lost),
         )
         kinds = (_WORK, _CALL)
@@ -147,7 +147,7 @@ def _cupti() -> Any:
     Raises:
         NotAvailableError: There is none, or the runtime library has no room for its records.
     """
-    for path in _places():
+    for path in _libraries():
         try:
             return ctypes.CDLL(path)
         except OSError:
@@ -158,7 +158,7 @@ def _cupti() -> Any:
     )
 
 
-def _places() -> Iterator[str]:
+def _libraries() -> Iterator[str]:
     """Yield where the library may be: in NVIDIA's wheels, on the loader's path, in a toolkit."""
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []

@@ -140,7 +140,7 @@ def diff_profiles(
         alignment,
     )
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(matches))
-    gains = _paired(before, after, matches, confidence) if in_turns else _apart(
+    gains = _paired(before, after, matches, confidence) if in_turns else _separate(
         before, after, matches
     )  # fmt: skip
     first = _sums(before.medians_us.median, [one.before for one in matches])
@@ -149,8 +149,8 @@ def diff_profiles(
         first = np.median(np.hstack(_summed(before, [one.before for one in matches])), axis=-1)
         second = np.median(np.hstack(_summed(after, [one.after for one in matches])), axis=-1)
     changes = [
-        _change(before, after, one, float(first[at]), float(second[at]), gains, at)
-        for at, one in enumerate(matches)
+        _change(before, after, item, float(first[at]), float(second[at]), gains, at)
+        for at, item in enumerate(matches)
     ]
     launching = sorted(
         {node.provider for side in (before, after) for node in side.nodes} & ASYNCHRONOUS
@@ -160,7 +160,7 @@ def diff_profiles(
             *notes,
             f"times of nodes on {', '.join(launching)} are the host's, to launch them",
         ]
-    changes.sort(key=lambda one: -one.gain_us)
+    changes.sort(key=lambda change: -change.gain_us)
     by: Literal["model", "name"] = "name" if alignment is None else "model"
     return ProfileDiff(before, after, speedup, tuple(changes), by, in_turns, tuple(notes))
 
@@ -174,17 +174,17 @@ def _paired(before: Side, after: Side, matches: Sequence[Match], confidence: flo
         for mine, others in zip(first, second, strict=True)
     ]
     differences = np.hstack([a - b for a, b in zip(first, second, strict=True)])
-    lows = [one.low for one in each if one.low is not None]
-    highs = [one.high for one in each if one.high is not None]
+    lows = [medians.low for medians in each if medians.low is not None]
+    highs = [item.high for item in each if item.high is not None]
     if len(lows) < len(each):
         return Medians(np.median(differences, axis=-1), None, None)
     return Medians(np.median(differences, axis=-1), np.min(lows, axis=0), np.max(highs, axis=0))
 
 
-def _apart(before: Side, after: Side, matches: Sequence[Match]) -> Medians:
+def _separate(before: Side, after: Side, matches: Sequence[Match]) -> Medians:
     """Return the differences of medians taken at different times."""
     first, second = before.medians_us, after.medians_us
-    mine, others = [one.before for one in matches], [one.after for one in matches]
+    mine, others = [item.before for item in matches], [one.after for one in matches]
     gain = _sums(first.median, mine) - _sums(second.median, others)
     if first.low is None or first.high is None or second.low is None or second.high is None:
         return Medians(gain, None, None)

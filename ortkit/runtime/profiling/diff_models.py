@@ -130,9 +130,9 @@ def _whole_runs(
     while True:
         schedule = Schedule(options.seconds, rounds, options.processes, options.timeout_seconds)
         samples = run_interleaved([*plans, plans[0]], feeds, schedule, progress=options.progress)
-        for one, path in zip(samples, (*models, models[0]), strict=True):
-            if one.problem:
-                raise RunError(one.problem, where=str(path))
+        for sample, path in zip(samples, (*models, models[0]), strict=True):
+            if sample.problem:
+                raise RunError(sample.problem, where=str(path))
         # Where a run takes long, the time is over before there are enough for an interval.
         if rounds or sum(map(len, samples[0].rounds)) >= FEWEST_ROUNDS:
             return samples
@@ -148,5 +148,5 @@ def _joined(traced: Traced, model: ir.Model) -> Joined | None:
 def _run_us(samples: Samples) -> Mapping[str, float | None]:
     found = dataclasses.asdict(median_of(samples.rounds))
     scaled = {name: found[name] for name in ("value", "low", "high")}
-    median, low, high = (None if one is None else 1e6 * one for one in scaled.values())
+    median, low, high = (None if item is None else 1e6 * item for item in scaled.values())
     return {"median": median, "low": low, "high": high}

@@ -77,11 +77,11 @@ def trace_interleaved(
                 )
                 for side, plan in zip("ab", plans, strict=True)
             ]
-            for one in sessions:
-                one.load(feeds)
+            for session in sessions:
+                session.load(feeds)
             _rounds(sessions, each, start=number)
-            for side, one in zip(found, sessions, strict=True):
-                side.append(one.traced())
+            for side, session in zip(found, sessions, strict=True):
+                side.append(session.traced())
     return found
 
 

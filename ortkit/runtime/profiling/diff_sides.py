@@ -46,8 +46,8 @@ def side_of_traces(
         run_us: Of whole runs without tracing.
     """
     profiles = [
-        profile_of(one.trace, Context(joined=joined if one is traced[0] else None), where=label)
-        for one in traced
+        profile_of(item.trace, Context(joined=joined if item is traced[0] else None), where=label)
+        for item in traced
     ]
     first = profiles[0]
     row_of = {key: at for at, key in enumerate(_keys(first.rows))}
@@ -93,8 +93,8 @@ def _work(row: Row) -> Work:
 
 
 def _medians(times: Sequence[Times]) -> Medians:
-    median = np.array([one.median_us for one in times], np.float64)
-    if any(one.low_us is None or one.high_us is None for one in times):
+    median = np.array([time.median_us for time in times], np.float64)
+    if any(item.low_us is None or item.high_us is None for item in times):
         return Medians(median, None, None)
     low = np.array([one.low_us for one in times], np.float64)
     return Medians(median, low, np.array([one.high_us for one in times], np.float64))

@@ -56,7 +56,7 @@ def profile_from(document: Mapping[str, Any], *, where: str = "") -> Profile:
     try:
         return Profile(
             about=_about(document["about"]),
-            rows=tuple(_row(one) for one in document["nodes"]),
+            rows=tuple(_row(item) for item in document["nodes"]),
             ops=tuple(_op_row(one) for one in document["ops"]),
             overall=_overall(document["overall"]),
             runs=int(document["runs"]),

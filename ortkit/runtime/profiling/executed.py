@@ -36,7 +36,7 @@ def executed_nodes(
     if original is None:
         return Executed(found, [()] * len(found))
     groups = _origins(original, graph)
-    return Executed(found, [() if one is None else groups.get(one, ()) for one in found])
+    return Executed(found, [() if node is None else groups.get(node, ()) for node in found])
 
 
 def _found(signatures: Sequence[NodeSignature], graph: ir.Model) -> list[ir.Node | None]:
@@ -49,12 +49,14 @@ def _found(signatures: Sequence[NodeSignature], graph: ir.Model) -> list[ir.Node
             unnamed.setdefault(node.op_type, []).append(node)
     found: list[ir.Node | None] = []
     left: dict[str, dict[tuple[str, int | None], list[int]]] = {}
-    for number, one in enumerate(signatures):
-        nodes = named.get((one.name, one.op), [])
+    for number, signature in enumerate(signatures):
+        nodes = named.get((signature.name, signature.op), [])
         # Two nodes of one name in two bodies: which of them it was is not known.
         found.append(nodes[0] if len(nodes) == 1 else None)
-        if not nodes and one.name == f"{one.op}_{one.index}":
-            left.setdefault(one.op, {}).setdefault((one.name, one.index), []).append(number)
+        if not nodes and signature.name == f"{signature.op}_{signature.index}":
+            left.setdefault(signature.op, {}).setdefault(
+                (signature.name, signature.index), []
+            ).append(number)
     # ONNX Runtime calls a node without a name by its operator and its number, which its saved
     # graph does not hold; both list the nodes in the order in which they run.
     for op, calls in left.items():

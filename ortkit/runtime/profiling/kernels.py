@@ -17,12 +17,12 @@ def kernel_rows(trace: Trace, counted: npt.NDArray[np.int64]) -> tuple[KernelRow
     for event in trace.kernels:
         if event.run in runs:
             events.setdefault((event.name, event.kind), []).append(event)
-    sums = {key: sum(one.duration_us for one in each) for key, each in events.items()}
+    sums = {key: sum(item.duration_us for item in each) for key, each in events.items()}
     whole = sum(sums.values()) or 1.0
     rows = []
     for key, each in events.items():
-        sizes = [one.bytes for one in each if one.bytes is not None]
+        sizes = [device_event.bytes for device_event in each if device_event.bytes is not None]
         moved = round(sum(sizes) / len(runs)) if sizes else None
         calls, elapsed = len(each) / len(runs), sums[key] / len(runs)
         rows.append(KernelRow(*key, calls, elapsed, sums[key] / whole, moved))
-    return tuple(sorted(rows, key=lambda one: -one.us))
+    return tuple(sorted(rows, key=lambda kernel_row: -kernel_row.us))

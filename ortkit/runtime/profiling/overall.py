@@ -80,4 +80,4 @@ def _peak(trace: Trace, counted: Numbers) -> int | None:
         ]
     )
     arena = number[nodes.signature[events]]
-    return int(sum(in_use[arena == one].max() for one in np.unique(arena)))
+    return int(sum(in_use[arena == item].max() for item in np.unique(arena)))

@@ -85,7 +85,7 @@ def threads_for(provider: str, threads: int | None) -> int:
 
 def load_peaks(provider: str, threads: int, machine: str) -> Peaks | None:
     """Return what was measured before; None: nothing usable was."""
-    return next((one for one in _read() if _key(one) == (provider, threads, machine)), None)
+    return next((peaks for peaks in _read() if _key(peaks) == (provider, threads, machine)), None)
 
 
 def save_peaks(found: Peaks) -> Path:
@@ -95,8 +95,8 @@ def save_peaks(found: Peaks) -> Path:
         UserError: The folder cannot be written.
     """
     path = env.cache_dir() / FILE
-    kept = [one for one in _read() if _key(one) != _key(found)]
-    content = {"schema": SCHEMA, "peaks": [asdict(one) for one in (*kept, found)]}
+    kept = [peaks for peaks in _read() if _key(peaks) != _key(found)]
+    content = {"schema": SCHEMA, "peaks": [asdict(item) for item in (*kept, found)]}
     try:
         write_cached(path, _KEY, json.dumps(content, indent=1) + "\n")
     except OSError as error:
@@ -112,7 +112,7 @@ def _read() -> list[Peaks]:
     def peaks(content: Any) -> list[Peaks]:
         if content["schema"] != SCHEMA:
             return []
-        return [Peaks.from_json(one) for one in content["peaks"]]
+        return [Peaks.from_json(item) for item in content["peaks"]]
 
     return read_cached(env.cache_dir() / FILE, _KEY, peaks) or []
 

@@ -71,8 +71,8 @@ def _nodes(profile: Profile, trace: Trace) -> Iterator[Event]:
     nodes = trace.nodes
     described = [_described(signature) for signature in nodes.signatures]
     rows = profile.rows
-    taken_us = _within(trace) - nodes.start_us
-    columns = (nodes.signature, nodes.start_us, taken_us, nodes.thread, nodes.run)
+    elapsed_us = _within(trace) - nodes.start_us
+    columns = (nodes.signature, nodes.start_us, elapsed_us, nodes.thread, nodes.run)
     row_of = np.full(len(nodes), -1) if profile.row_of is None else profile.row_of
     listed = zip(*(column.tolist() for column in columns), row_of.tolist(), strict=True)
     for number, start, elapsed, thread, run, row in listed:

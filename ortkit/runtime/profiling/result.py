@@ -264,7 +264,7 @@ class Profile:
             "initialize_us": self.initialize_us,
             "overall": {**asdict(self.overall), "overhead": self.overall.overhead},
             "peaks": None if self.peaks is None else asdict(self.peaks),
-            "ops": [asdict(one) for one in self.ops],
+            "ops": [asdict(op) for op in self.ops],
             "nodes": [asdict(row) for row in self.rows],
             "regions": {str(number): size for number, size in self.regions.items()},
             "kernels": [asdict(kernel) for kernel in self.kernels],

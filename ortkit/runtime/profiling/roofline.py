@@ -18,7 +18,7 @@ NOTHING = Work(None, None, None, None, None, None, None)
 
 def work_of(
     calls: Sequence[tuple[float, CallWork]],
-    taken_us: float | None,
+    elapsed_us: float | None,
     peaks: Peaks | None,
     weight_bytes: int,
 ) -> Work:
@@ -26,16 +26,16 @@ def work_of(
 
     Args:
         calls: (how many in a run, what each does).
-        taken_us: Its time in a run; None: not known, as with what a device does meanwhile.
+        elapsed_us: Its time in a run; None: not known, as with what a device does meanwhile.
         peaks: Of the provider that runs it.
         weight_bytes: Of the whole model: weights are read in turn, so that more of them than a
             cache holds come from the memory in each run.
     """
-    flops = _total((count, one.flops) for count, one in calls)
-    moved = _total((count, one.bytes_moved) for count, one in calls)
-    elapsed = taken_us or 0.0
+    flops = _total((count, call_work.flops) for count, call_work in calls)
+    moved = _total((count, item.bytes_moved) for count, item in calls)
+    elapsed = elapsed_us or 0.0
     least, bound = _least(calls, peaks, weight_bytes)
-    attained = least / taken_us if least is not None and taken_us else None
+    attained = least / elapsed_us if least is not None and elapsed_us else None
     return Work(flops, moved, _rate(flops, elapsed), _rate(moved, elapsed), bound, attained, least)
 
 
@@ -52,8 +52,8 @@ def summed(rows: Sequence[tuple[Work, float | None]]) -> tuple[Work, int]:
     least = [
         (work.least_us, elapsed) for work, elapsed in rows if work.least_us is not None and elapsed
     ]
-    least_us = sum(one for one, _ in least) if least else None
-    taken_us = sum(elapsed or 0.0 for _, elapsed in least)
+    least_us = sum(item for item, _ in least) if least else None
+    elapsed_us = sum(elapsed or 0.0 for _, elapsed in least)
     bounds: dict[Bound, float] = {}
     for work, _ in rows:
         if work.bound is not None:
@@ -65,7 +65,7 @@ def summed(rows: Sequence[tuple[Work, float | None]]) -> tuple[Work, int]:
         _rate(flops, sum(elapsed or 0.0 for _, elapsed in known)),
         _rate(moved, sum(elapsed or 0.0 for _, elapsed in moving)),
         most[-1] if most else None,
-        least_us / taken_us if least_us is not None and taken_us else None,
+        least_us / elapsed_us if least_us is not None and elapsed_us else None,
         least_us,
     )
     return total, len(rows) - len(known)
@@ -77,14 +77,14 @@ def _least(
     if peaks is None:
         return None, None
     total = computing = moving = 0.0
-    for count, one in calls:
-        if one.flops is None or one.bytes_moved is None:
+    for count, call_work in calls:
+        if call_work.flops is None or call_work.bytes_moved is None:
             return None, None
-        compute = peaks.compute_us(one.flops, one.dtype) if one.flops else 0.0
+        compute = peaks.compute_us(call_work.flops, call_work.dtype) if call_work.flops else 0.0
         if compute is None:
             return None, None
-        rest = max(0, one.bytes_moved - one.weight_bytes)
-        weights = min(one.weight_bytes, one.bytes_moved)
+        rest = max(0, call_work.bytes_moved - call_work.weight_bytes)
+        weights = min(call_work.weight_bytes, call_work.bytes_moved)
         move = peaks.move_us(rest) + peaks.move_us(weights, weight_bytes)
         total += count * max(compute, move)
         computing += count * compute
@@ -94,13 +94,13 @@ def _least(
 
 def _total(counts: Iterable[tuple[float, int | None]]) -> int | None:
     total = 0.0
-    for count, one in counts:
-        if one is None:
+    for count, number in counts:
+        if number is None:
             return None
-        total += count * one
+        total += count * number
     return round(total)
 
 
-def _rate(count: int | None, taken_us: float) -> float | None:
+def _rate(count: int | None, elapsed_us: float) -> float | None:
     """Return thousands per microsecond: G per second."""
-    return None if count is None or not taken_us else count / taken_us / 1e3
+    return None if count is None or not elapsed_us else count / elapsed_us / 1e3

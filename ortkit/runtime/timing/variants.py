@@ -106,8 +106,8 @@ def time_variants(
     except WorkerError as error:
         return NotTimed(str(error))
     return Timing(
-        tuple(tuple(one.rounds[0]) for one in elapsed),
-        tuple(min(one.runs) for one in elapsed),
+        tuple(tuple(samples.rounds[0]) for samples in elapsed),
+        tuple(min(item.runs) for item in elapsed),
         path,
         None if trace is None else read_profile(trace, quiet_half=True),
         trace,

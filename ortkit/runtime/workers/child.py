@@ -235,7 +235,7 @@ class HeldSession:
             return elapsed, began, ended
 
         with ThreadPoolExecutor(callers) as threads:
-            found = [one.result() for one in [threads.submit(runs) for _ in range(callers)]]
+            found = [future.result() for future in [threads.submit(runs) for _ in range(callers)]]
         wall = max(ended for *_, ended in found) - min(began for _, began, _ in found)
         return ConcurrentRuns(
             callers, tuple(each for elapsed, *_ in found for each in elapsed), wall
@@ -281,7 +281,7 @@ def usage() -> Usage:
 
 def _nodes(session: Any) -> dict[str, int]:
     try:
-        return dict(Counter(one.provider for one in read_placement(session)))
+        return dict(Counter(placed.provider for placed in read_placement(session)))
     except UserError:
         return {}
 

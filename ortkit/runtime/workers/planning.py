@@ -49,7 +49,7 @@ def plan_session(
     return SessionPlan(
         source.content,
         tuple(path for path in (kernels.loaded, extensions) if path is not None),
-        tuple((one.name, dict(one.options)) for one in providers.wanted),
+        tuple((provider.name, dict(provider.options)) for provider in providers.wanted),
         settings,
         tuple(notes),
         runs_bodies=kernels.loaded is None and bool(fused_ops(source.header)),

@@ -23,8 +23,8 @@ from ortkit.verify.inputs.relations import related_sizes, substituted
 from ortkit.verify.inputs.sizes import (
     MAX_ELEMENTS,
     batch_names,
+    by_axis_label,
     by_label,
-    by_place,
     check_overrides,
     complete,
     concrete,
@@ -92,7 +92,7 @@ class FeedMaker:
         fixed = {**demanded_sizes(model, known), **shapes}
         masks = [v for v, use in zip(inputs, uses, strict=True) if use.meaning in MASKS]
         relations = related_sizes(model, known, inputs, sizes, fixed, masks)
-        related = by_place(sizes, relations.sizes, fixed)
+        related = by_axis_label(sizes, relations.sizes, fixed)
         sizes = tuple(tuple(substituted(size, related) for size in each) for each in sizes)
         caches = tuple(
             each.over(lambda size: substituted(size, related, relations.unnamed))

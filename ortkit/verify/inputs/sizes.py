@@ -10,7 +10,7 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.shapes.fixed import place_of
+from ortkit.graph.shapes.fixed import label_of
 from ortkit.graph.symbolic.dims import Atom, Dim, Size, names, replace_atoms, substitute
 from ortkit.graph.symbolic.text import parse_size
 
@@ -68,7 +68,7 @@ _OF_INPUT = " of "
 def sizes_of(value: ir.Value) -> tuple[Size, ...]:
     """Return an input's shape; sizes without a name get one, the first axis that of the batch.
 
-    Others get names of their own: see `by_place`.
+    Others get names of their own: see `by_axis_label`.
 
     Raises:
         ModelError: Nothing is said about the input's shape.
@@ -98,10 +98,10 @@ def by_label(inputs: Iterable[ir.Value], given: Mapping[str, int]) -> Mapping[st
 
     Args:
         inputs: Of the model.
-        given: By the name of a size; by `place_of` its input where it has none.
+        given: By the name of a size; by `label_of` its input where it has none.
     """
     labels = {
-        place_of(value, axis): label
+        label_of(value, axis): label
         for value in inputs
         if value.shape is not None and any(name.endswith("]") for name in given)
         for axis, size in enumerate(sizes_of(value))
@@ -111,7 +111,7 @@ def by_label(inputs: Iterable[ir.Value], given: Mapping[str, int]) -> Mapping[st
     return {labels.get(name, name): number for name, number in given.items()}
 
 
-def by_place(
+def by_axis_label(
     shapes: Iterable[tuple[Size, ...]], related: Mapping[str, Size], fixed: Mapping[str, int]
 ) -> Mapping[str, Size]:
     """Let sizes without a name that follow from nothing be equal where they stand alike.
@@ -124,17 +124,17 @@ def by_place(
     Returns:
         `related` and what such sizes are.
     """
-    places: dict[str, Size] = {
+    axes: dict[str, Size] = {
         name: Dim.named(name.partition(_OF_INPUT)[0])
         for name in _all_names(shapes)
         if name.startswith(UNNAMED) and _OF_INPUT in name
         if name not in related and name not in fixed
     }
 
-    def placed(atom: Atom) -> Size | None:
-        return places.get(atom.label) if atom.kind == "name" else None
+    def label(atom: Atom) -> Size | None:
+        return axes.get(atom.label) if atom.kind == "name" else None
 
-    return {**{name: replace_atoms(size, placed) for name, size in related.items()}, **places}
+    return {**{name: replace_atoms(size, label) for name, size in related.items()}, **axes}
 
 
 def concrete(size: Size, numbers: Mapping[str, int]) -> int | None:
@@ -256,7 +256,7 @@ def covered_values(
         is_heavy: Whether long inputs take seconds, so that they are left out.
     """
     found: dict[str, tuple[int, ...]] = {}
-    places: dict[str, int] = {}
+    axes: dict[str, int] = {}
     for name in _all_names(shapes):
         if name in fixed:
             continue
@@ -265,8 +265,8 @@ def covered_values(
         if is_heavy and kind in ("length", "past", "box"):
             numbers = tuple(dict.fromkeys(n if n < _LONG else 17 for n in numbers))
         # Several sizes of one kind start at different numbers, so that they differ.
-        start = places.get(kind, 0) % len(numbers)
-        places[kind] = start + 1
+        start = axes.get(kind, 0) % len(numbers)
+        axes[kind] = start + 1
         found[name] = numbers[start:] + numbers[:start] if kind != "batch" else numbers
     return found
 
@@ -274,17 +274,17 @@ def covered_values(
 def _kind(name: str, shapes: Sequence[tuple[Size, ...]]) -> str:
     """Return the kind of a size, by what its name says or by the axis where it stands."""
     size = Dim.named(name)
-    places = [(i, shape) for shape in shapes for i, each in enumerate(shape) if each == size]
-    is_first = not places or any(axis == 0 for axis, _ in places)
+    axes = [(i, shape) for shape in shapes for i, each in enumerate(shape) if each == size]
+    is_first = not axes or any(axis == 0 for axis, _ in axes)
     for pattern, kind in _BY_NAME:
         # A letter alone is no batch where it stands behind the first axis.
         if re.search(pattern, name.lower()) and (kind != "batch" or len(name) > 1 or is_first):
             return kind
-    if any(_is_image_axis(axis, shape) for axis, shape in places):
+    if any(_is_image_axis(axis, shape) for axis, shape in axes):
         return "image"
-    if any(axis == len(shape) - 2 and axis and shape[-1] == 4 for axis, shape in places):
+    if any(axis == len(shape) - 2 and axis and shape[-1] == 4 for axis, shape in axes):
         return "box"
-    is_batch = bool(places) and all(axis == 0 and len(shape) > 1 for axis, shape in places)
+    is_batch = bool(axes) and all(axis == 0 and len(shape) > 1 for axis, shape in axes)
     return "batch" if is_batch else "length"
 
 

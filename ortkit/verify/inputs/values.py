@@ -157,8 +157,8 @@ def _sprinkled(
         flat[0] = numbers[plan.seed % len(numbers)]
     else:
         count = min(made.size - 1, max(len(numbers), made.size // _SPRINKLED))
-        places = random.choice(made.size, count, replace=False)
-        flat[places] = np.resize(np.asarray(numbers), count)
+        indices = random.choice(made.size, count, replace=False)
+        flat[indices] = np.resize(np.asarray(numbers), count)
     return flat.reshape(made.shape)
 
 

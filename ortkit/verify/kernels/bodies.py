@@ -133,7 +133,7 @@ def value_types(function: onnx.FunctionProto, inputs: Sequence[int]) -> Types:
     if any(node.domain and not all(map(codes.get, node.output)) for node in function.node):
         model = ir.from_proto(proto)
         shapes = Shapes.infer(model)
-        for value in (one for node in model.graph for one in node.outputs):
+        for value in (output for node in model.graph for output in node.outputs):
             name, dtype = value.name or "", shapes.dtype(value)
             codes[name] = codes.get(name) or (0 if dtype is None else int(dtype))
     return {name: numpy_type(code) for name, code in codes.items() if code}

@@ -92,8 +92,8 @@ class Cases:
         """Return values for all inputs of a case."""
         values = list(self._inputs(number, kind))
         for indices, table in self._tables.items():
-            held = values[indices].array
-            values[indices] = Operand(in_rows(held, values[table].array.shape[0]))
+            array = values[indices].array
+            values[indices] = Operand(in_rows(array, values[table].array.shape[0]))
         return values if self._agreeing is None else self._agreeing.agree(values, number)
 
     def _fits(self, case: CaseSizes) -> bool:
@@ -117,12 +117,12 @@ class Cases:
 
 def _tables(function: onnx.FunctionProto) -> dict[int, int]:
     """Return the table by the indices of its rows, both as places of inputs."""
-    places = {name: place for place, name in enumerate(function.input)}
+    indices = {name: index for index, name in enumerate(function.input)}
     gathers = [node for node in function.node if node.op_type == "Gather" and not node.domain]
     return {
-        places[node.input[1]]: places[node.input[0]]
+        indices[node.input[1]]: indices[node.input[0]]
         for node in gathers
-        if node.input[0] in places and node.input[1] in places
+        if node.input[0] in indices and node.input[1] in indices
     }
 
 

@@ -32,8 +32,8 @@ def kernel_gaps(
         reason = f"{refusal or 'there is no kernel library'}: their function bodies were run"
         return (Gap(_kernels(len(ops)), reason, "give the library with --library FILE.so"),)
     return tuple(
-        Gap(_kernels(one["count"]), one["reason"], needs_hardware=one["needs_hardware"])
-        for one in deployed.not_run
+        Gap(_kernels(item["count"]), item["reason"], needs_hardware=item["needs_hardware"])
+        for item in deployed.not_run
     )
 
 

@@ -65,9 +65,9 @@ class PackedRows:
         kept = np.zeros(samples * positions, np.bool_)
         kept[random.choice(kept.size, count, replace=False)] = True
         found = dict(enumerate(operands))
-        taken = np.flatnonzero(kept).reshape(indices.shape).astype(indices.dtype)
+        kept_indices = np.flatnonzero(kept).reshape(indices.shape).astype(indices.dtype)
         at = (np.cumsum(kept) - 1).reshape(row_map.shape).astype(row_map.dtype)
-        found[self.row_of_position], found[self.indices] = Operand(at), Operand(taken)
+        found[self.row_of_position], found[self.indices] = Operand(at), Operand(kept_indices)
         found[self.mask] = Operand(_masked(mask, kept.reshape(samples, positions)))
         return [found[number] for number in range(len(operands))]
 

@@ -22,7 +22,7 @@ def promoted(function: onnx.FunctionProto) -> onnx.FunctionProto:
     result = onnx.FunctionProto()
     result.CopyFrom(function)
     del result.node[:]
-    numbers = {one.output[0]: _element_type(one) for one in function.node if _is_number(one)}
+    numbers = {item.output[0]: _element_type(item) for item in function.node if _is_number(item)}
     for node in function.node:
         if node.op_type == "QuantizeLinear" and len(node.input) == 3:
             x, scale, zero = node.input

@@ -147,7 +147,10 @@ def _around(
     generators: Sequence[Generator], chosen: Generator, value: int, turn: int
 ) -> dict[Generator, int]:
     """Return small sizes for all generators but one."""
-    small = {one: _SMALL[(turn + index) % len(_SMALL)] for index, one in enumerate(generators)}
+    small = {
+        generator: _SMALL[(turn + index) % len(_SMALL)]
+        for index, generator in enumerate(generators)
+    }
     return {**small, chosen: value}
 
 
@@ -229,6 +232,6 @@ def _leaves(atom: Atom) -> set[Atom]:
         return {atom}
     parts = (part for part in atom.args if isinstance(part, Dim))
     return {
-        leaf for part in parts for monomial, _ in part.terms for one in monomial
-        for leaf in _leaves(one)
+        leaf for part in parts for monomial, _ in part.terms for item in monomial
+        for leaf in _leaves(item)
     }  # fmt: skip

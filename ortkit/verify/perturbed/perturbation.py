@@ -164,11 +164,11 @@ _WIDE = ir.DataType.FLOAT
 #: Types that ONNX Runtime draws random numbers of.
 _DRAWN = frozenset({_WIDE, ir.DataType.DOUBLE})
 #: Seeds are whole numbers in float32. Those of later runs are this far from those of earlier ones.
-_SEEDS, _SEEDS_APART = 1 << 24, 99_991
+_SEEDS, _SEED_STEP = 1 << 24, 99_991
 #: A prime: numbers that repeat after it do not line up with the axes of a value.
 _POOL = 99_991
 #: Where values start to read the pool: in its first half, far from the start of the one before.
-_STARTS, _STARTS_APART = _POOL // 2, 30_901
+_STARTS, _START_STEP = _POOL // 2, 30_901
 #: The first opset whose Reshape takes a size of 0, which values have that read the pool.
 _POOL_FROM = 14
 
@@ -225,7 +225,7 @@ class _Factors:
     def _read(self, value: ir.Value, pool: ir.Value) -> list[ir.Node]:
         """Return nodes that read as many numbers as a value has, in its shape."""
         self._count += 1
-        start = self._count * _STARTS_APART % _STARTS
+        start = self._count * _START_STEP % _STARTS
         one, begin, end = (_constant(np.array([n], np.int64)) for n in (1, start, start + 1))
         shape, size = ir.node("Shape", [value]), ir.node("Size", [value])
         count = ir.node("Reshape", [size.outputs[0], one.outputs[0]])
@@ -262,7 +262,7 @@ class _Factors:
             after.graph.insert_after(after, nodes)
 
     def _seed(self) -> float:
-        return float((len(self.names) + self._first * _SEEDS_APART) % _SEEDS)
+        return float((len(self.names) + self._first * _SEED_STEP) % _SEEDS)
 
 
 def _perturb(

@@ -151,19 +151,19 @@ class StepJudge:
             actual = read_values(self._folder / "actual" / feeds.name, names)
             near, lost, new = ([], [], []) if runs is None else runs.of(feeds, names)
             for name in names:
-                one = _compared(
+                compared = _compared(
                     name, expected[name], actual[name],
                     [run[name] for run in near],
                     [run[name] for run in lost],
                     [run[name] for run in new],
                     None if runs is None else runs.rounded,
                 )  # fmt: skip
-                if one.equal and not one.is_inconclusive:
+                if compared.equal and not compared.is_inconclusive:
                     continue
                 known = found.get(name)
                 is_first = known is None or known.found.equal
                 sets = (feeds,) if known is None else (*known.sets, feeds)
-                found[name] = Off(one if is_first or known is None else known.found, sets)
+                found[name] = Off(compared if is_first or known is None else known.found, sets)
         return found
 
 

@@ -106,7 +106,7 @@ def _step(g: Grower) -> None:
 
 def apply_unary(g: Grower, x: Value) -> None:
     """Apply a random operator of one operand."""
-    fitting = [one for one in UNARY if x.dtype in one.dtypes and g.takes(one.op, x.dtype)]
+    fitting = [item for item in UNARY if x.dtype in item.dtypes and g.takes(item.op, x.dtype)]
     if not fitting:
         return
     chosen = g.rng.choice(fitting)
@@ -146,7 +146,7 @@ def _positive(g: Grower, x: Value) -> Value:
 
 def apply_binary(g: Grower, x: Value) -> None:
     """Apply a random operator of two or three operands that broadcast."""
-    fitting = [one for one in BINARY if x.dtype in one.dtypes and g.takes(one.op, x.dtype)]
+    fitting = [item for item in BINARY if x.dtype in item.dtypes and g.takes(item.op, x.dtype)]
     if not fitting:
         return
     op = g.rng.choice(fitting)

@@ -26,7 +26,10 @@ def operand_dtypes(op: str, opset: int) -> frozenset[str]:
     except onnx.defs.SchemaError:
         return frozenset()
     given = schema.inputs[0].type_str
-    named = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    named = {
+        constraint.type_param_str: constraint.allowed_type_strs
+        for constraint in schema.type_constraints
+    }
     types = {text.removeprefix("tensor(").removesuffix(")") for text in named.get(given, [given])}
     return frozenset({"float": "float32", "double": "float64"}.get(name, name) for name in types)
 

@@ -53,7 +53,7 @@ def _smaller(finding: Finding) -> Iterator[Finding]:
         if node.op_type == "Constant" or len(names) < len(node.output):
             continue
         cut = tuple(region.values[name] for name in names)
-        rest = tuple(one for one in region.nodes if one is not node)
+        rest = tuple(item for item in region.nodes if item is not node)
         with np.errstate(over="ignore", invalid="ignore"):
             fed = {one.name: exact[one.name].astype(numpy_dtype(one.dtype)) for one in cut}
         smaller = replace(region, inputs=(*region.inputs, *cut), nodes=rest)

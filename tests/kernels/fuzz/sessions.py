@@ -71,7 +71,7 @@ class Sessions:
                 Sessions({n: self._regions[n] for n in part}, self._library, self._threads)
                 for part in (numbers[:middle], numbers[middle:])
             ]
-        return {n: one for half in self._halves for n, one in half.run(feeds).items()}
+        return {n: item for half in self._halves for n, item in half.run(feeds).items()}
 
     def _load(self) -> ort.InferenceSession:
         options = ort.SessionOptions()

@@ -132,7 +132,7 @@ def slice_(g: Grower, x: Value) -> None:
     lists = [[start], [end], [axis if g.chance(0.7) else axis - len(x.shape)], [step]]
     if step == 1 and g.chance(0.5):
         lists.pop()
-    _emit(g, "Slice", x, _with(x.shape, axis, count), more=[g.integers(one) for one in lists])
+    _emit(g, "Slice", x, _with(x.shape, axis, count), more=[g.integers(list_) for list_ in lists])
 
 
 def concat(g: Grower, x: Value) -> None:
@@ -161,7 +161,7 @@ def split(g: Grower, x: Value) -> None:
     size = x.shape[axis].factor
     half = size // 2 if size % 2 == 0 and g.chance(0.7) else g.rng.randint(1, size - 1)
     sizes = [half, size - half]
-    shapes = [_with(x.shape, axis, one) for one in sizes]
+    shapes = [_with(x.shape, axis, item) for item in sizes]
     g.emit_parts("Split", [x.name, g.integers(sizes)], x, shapes, axis=axis)
     if half * 2 != size or x.dtype == "bool" or g.chance(0.2):
         return

@@ -199,7 +199,7 @@ def wait_for_products(outstanding: int = 0, deps: Sequence[Product] = ()) -> Any
     # What is not there yet stays a product, which nothing but another product can read; what is
     # none is waited with, and passed on.
     made = tuple(
-        one.made if isinstance(one, Product) and one.made is not None else one for one in deps
+        dep.made if isinstance(dep, Product) and dep.made is not None else dep for dep in deps
     )
     return made[0] if len(made) == 1 else made
 
@@ -388,7 +388,7 @@ def launch(
     names: dict[str, Any] = {}
     with gluon_in_numpy():
         exec(compile(text, entry, "exec"), names)
-    names[entry].launch(grid, [_given(type_, one, blocks) for type_, one in arguments])
+    names[entry].launch(grid, [_given(type_, item, blocks) for type_, item in arguments])
 
 
 def _given(type_: str, one: Any, blocks: Sequence[np.ndarray]) -> Any:

@@ -49,12 +49,19 @@ def main() -> None:
 
 
 def _launch_gluon(launch: Launch, blocks: list[np.ndarray], starts: Sequence[int]) -> None:
-    def at(one: Passed) -> Any:
-        if one.dims:
-            return one.value, starts[one.value] + one.first, [*one.dims], [*one.strides]
-        return (one.value, starts[one.value]) if one.type.startswith("*") else one.value
+    def at(passed: Passed) -> Any:
+        if passed.dims:
+            return (
+                passed.value,
+                starts[passed.value] + passed.first,
+                [*passed.dims],
+                [*passed.strides],
+            )
+        return (
+            (passed.value, starts[passed.value]) if passed.type.startswith("*") else passed.value
+        )
 
-    arguments = [(one.type, at(one)) for one in launch.arguments]
+    arguments = [(argument.type, at(argument)) for argument in launch.arguments]
     gluon_machine.launch(launch.text, launch.entry, launch.grid, arguments, blocks)
 
 

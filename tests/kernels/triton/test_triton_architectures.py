@@ -45,7 +45,7 @@ def signatures() -> Iterator[RegionSignature]:
     for build, channels, _ in test_triton_convolutions.NETS.values():
         net = test_triton_convolutions.Net()
         proto = net.model((2, channels, 64, 64), [build(net, "x")])
-        yield from (one for _, one in test_triton_convolutions.signatures_of(proto))
+        yield from (item for _, item in test_triton_convolutions.signatures_of(proto))
 
 
 def functions() -> dict[str, tuple[StepSource, tuple[int, ...] | None]]:

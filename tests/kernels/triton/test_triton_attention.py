@@ -49,7 +49,7 @@ def assert_computes(case: Case, sizes: dict[str, int], interpreter: Interpreter)
     feeds = feeds_of(case, sizes)
     sources = sources_of(case.signature())
     assert not isinstance(sources, Refused)
-    plain = [one for one in sources if not one.steps[0].is_gluon]
+    plain = [source for source in sources if not source.steps[0].is_gluon]
     *present, found = interpreter.run(case.signature(), feeds, sources=plain)
     assert_close(found, case.expected(feeds))
     for made, wanted in zip(present, case.appended(feeds), strict=True):
@@ -83,7 +83,7 @@ def test_few_rows_of_a_cache_are_read_in_small_blocks(past: int | str, stages: i
     "name", ["causal", "chosen keys", "one query", "width 128", "a cache of shared heads"]
 )
 @pytest.mark.parametrize(
-    "architecture", [80, 90, *(pytest.param(one, marks=pytest.mark.slow) for one in (86, 120))]
+    "architecture", [80, 90, *(pytest.param(item, marks=pytest.mark.slow) for item in (86, 120))]
 )
 def test_it_compiles_without_spills(architecture: int, name: str, tmp_path: Path) -> None:
     sources = sources_of(CASES[name].signature())
@@ -113,4 +113,4 @@ def stack_bytes(cubin: bytes, folder: Path) -> int:
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     command = [tool, "-res-usage", path]
     usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return max(int(one) for one in re.findall(r"STACK:(\d+)", usage))
+    return max(int(item) for item in re.findall(r"STACK:(\d+)", usage))

@@ -36,7 +36,7 @@ LONG = {"b": 1, "s": 260, "t": 900}
 def hopper_sources(signature: RegionSignature) -> list[tuple[int, VariantSource]]:
     sources = sources_of(signature)
     assert not isinstance(sources, Refused)
-    return [(i, one) for i, one in enumerate(sources) if one.steps[0].is_gluon]
+    return [(i, source) for i, source in enumerate(sources) if source.steps[0].is_gluon]
 
 
 def check(case: Case, sizes: dict[str, int], interpreter: Interpreter) -> None:
@@ -45,7 +45,7 @@ def check(case: Case, sizes: dict[str, int], interpreter: Interpreter) -> None:
     assert made
     for number, source in made:
         # Whatever sizes a run has, CUDA takes maps whose rows begin at multiples of 16 bytes.
-        strides = [one.factor for each in source.steps[0].maps for one in each.strides]
+        strides = [stride.factor for each in source.steps[0].maps for stride in each.strides]
         assert strides and not any(factor % 16 for factor in strides)
         found = interpreter.run(case.signature(), feeds, variant=number)[0]
         assert_close(found, case.expected(feeds))
@@ -157,7 +157,7 @@ def test_rows_decide_how_large_blocks_are(width: int, queries: int, launch: int)
     case = Case(body, queries=queries, keys=queries)
     sources = sources_of(case.signature())
     assert not isinstance(sources, Refused)
-    first, last = (one.variant([0]) for one in sources)
+    first, last = (source.variant([0]) for source in sources)
     assert first.steps[0].threads == launch
     assert last.steps[0].threads == 128
 
@@ -166,7 +166,7 @@ def test_rows_of_a_run_decide_where_they_are_not_known() -> None:
     case = Case(replace(WIDE, heads=8, kv_heads=8), queries="s", keys="s")
     sources = sources_of(case.signature())
     assert not isinstance(sources, Refused)
-    variants = [one.variant([0]) for one in sources]
+    variants = [source.variant([0]) for source in sources]
     launches = [
         variants[chosen(variants, [rows], is_aligned=True)].steps[0].threads
         for rows in (2112, 2113, 3168, 3169, 4224, 4225)
@@ -209,12 +209,12 @@ def test_sizes_known_in_a_run_have_the_tiles_of_known_ones(batch: int, length: i
     named = Case(body, batch="b", queries="s", keys="t")
     sources = sources_of(named.signature())
     assert not isinstance(sources, Refused)
-    shapes = [one.shape for one in feeds_of(named, {"b": batch, "s": length, "t": length})]
+    shapes = [feed.shape for feed in feeds_of(named, {"b": batch, "s": length, "t": length})]
     sizes = sizes_of(named.signature(), shapes)
-    taken = sources[chosen([one.variant([0]) for one in sources], sizes, is_aligned=True)]
+    taken = sources[chosen([source.variant([0]) for source in sources], sizes, is_aligned=True)]
     fixed = hopper_sources(known.signature())[0][1]
-    assert [(one.registers, one.workers) for one in taken.steps] == [
-        (one.registers, one.workers) for one in fixed.steps
+    assert [(step.registers, step.workers) for step in taken.steps] == [
+        (item.registers, item.workers) for item in fixed.steps
     ]
 
 
@@ -222,13 +222,13 @@ def test_without_keys_there_is_nothing_to_copy() -> None:
     case = CASES["width 64"]
     sources = sources_of(case.signature())
     assert not isinstance(sources, Refused)
-    variants = [one.variant([0]) for one in sources]
+    variants = [source.variant([0]) for source in sources]
     q, k, v = feeds_of(case, {"b": 2, "s": 70, "t": 1})
     taken = []
     for keys in (1, 0):
         shapes = [q.shape, k[:, :keys].shape, v[:, :keys].shape]
         taken.append(chosen(variants, sizes_of(case.signature(), shapes), is_aligned=True))
-    assert [sources[one].steps[0].is_gluon for one in taken] == [True, False]
+    assert [sources[item].steps[0].is_gluon for item in taken] == [True, False]
 
 
 def test_rows_that_copies_do_not_reach_are_left_to_other_kernels() -> None:

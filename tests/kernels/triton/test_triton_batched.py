@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from interpreter import Interpreter
-from ortkit.custom_ops.forms.gemm_batch import place_of
+from ortkit.custom_ops.forms.gemm_batch import stride_of
 from ortkit.custom_ops.triton.gemm.gemm_tiles import Tile
 from test_triton_attention import stack_bytes
 from test_triton_gemm import assert_close, expected, feeds_of, hopper_sources, template_of
@@ -84,7 +84,7 @@ CASES = {
 TILES = (
     Tile(64, 64, 64, 3, blocks=2, band=2),
     Tile(64, 32, 64, 3, rest=16),
-    Tile(64, 32, 64, 3, 2, is_apart=True, blocks=2),
+    Tile(64, 32, 64, 3, 2, is_separate=True, blocks=2),
     Tile(128, 64, 64, 4, 2, is_early=True),
 )
 
@@ -97,7 +97,7 @@ def test_all_variants_compute_what_the_body_does(name: str, interpreter: Interpr
     want = expected(signature, feeds)
     sources = sources_of(signature)
     assert not isinstance(sources, Refused), sources.reason
-    assert [one.is_aligned for one in sources[-2:]] == [True, False]
+    assert [item.is_aligned for item in sources[-2:]] == [True, False]
     for number, source in enumerate(sources):
         (got,) = interpreter.run(signature, feeds, number, shift=0 if source.is_aligned else 2)
         assert_close(got, want)
@@ -147,7 +147,7 @@ def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> Non
 def test_which_tensor_a_product_has(
     shape: Shape, whole: Shape, is_read: bool, place: tuple[int, int] | None
 ) -> None:
-    assert place_of(shape, whole, is_read=is_read) == place
+    assert stride_of(shape, whole, is_read=is_read) == place
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_the_backend_says_what_it_can_choose() -> None:
 
 
 def test_kinds_tell_apart_what_runs_differently() -> None:
-    kinds = {name: TritonBackend().kind(one, TARGET) for name, one in REGIONS.items()}
+    kinds = {name: TritonBackend().kind(item, TARGET) for name, item in REGIONS.items()}
     assert len(set(kinds.values())) == len(REGIONS)
     half = TensorSpec("X", "float16", (19, 300)), TensorSpec("Y", "float16", (19, 300))
     text = REGIONS["rows"].body

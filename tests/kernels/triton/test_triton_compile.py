@@ -189,7 +189,7 @@ def test_a_kernel_is_its_variants_and_their_images(tmp_path: Path) -> None:
     kernel = TritonBackend().compile(signature, target, tmp_path)
     assert kernel.target == Target("cuda", "sm_86,sm_90")
     assert kernel.key == signature.key
-    found = {(one.variant, one.step, one.architecture, one.is_ptx) for one in kernel.images}
+    found = {(item.variant, item.step, item.architecture, item.is_ptx) for item in kernel.images}
     assert len(kernel.variants) == 3
     assert found == {
         (variant, 0, architecture, is_ptx)
@@ -260,7 +260,7 @@ def test_what_is_turned_has_a_variant_whatever_its_sizes(
     y = TensorSpec("Y", "float16", tuple(shape[axis] for axis in perm))
     signature = RegionSignature("t", body, (x,), (y,))
     sources = variants_of(signature)
-    variants = [one.variant([0] * len(one.steps)) for one in sources]
+    variants = [source.variant([0] * len(source.steps)) for source in sources]
     names = [dim for dim in shape if isinstance(dim, str)]
     for values in product((1, 24, 3_000_000, 6_000_000), repeat=len(names)):
         sizes = dict(zip(names, values, strict=True))

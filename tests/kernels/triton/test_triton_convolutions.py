@@ -33,7 +33,7 @@ def signatures_of(
     scope = scope_of(ir.from_proto(half(proto, dtype)), kind="cuda")
     graph = scope.model.graph
     blocks = CudaBlockFinder.find(scope, graph)
-    return [(one.kind, describe_block(scope, one).signature) for one in blocks]
+    return [(block.kind, describe_block(scope, block).signature) for block in blocks]
 
 
 def strided(net: Net, x: str) -> str:

@@ -30,9 +30,9 @@ def op() -> Iterator[CustomOp]:
 def form_of(op: CustomOp, dtype: str = "float16") -> Form:
     """The one that is for Hopper."""
     (form,) = [
-        one
-        for one in forms_of(op, [dtype], "cuda")
-        if isinstance(one, Form) and one.declared is not None and one.declared.options.boxes
+        item
+        for item in forms_of(op, [dtype], "cuda")
+        if isinstance(item, Form) and item.declared is not None and item.declared.options.boxes
     ]
     return form
 
@@ -55,7 +55,7 @@ def test_it_is_attention(op: CustomOp, interpreter: Interpreter, queries: int, k
 def test_it_compiles_without_spills(op: CustomOp, tmp_path: Path) -> None:
     source, *others = sources_of_form(form_of(op))
     assert source.architectures == (90,)
-    assert others and not any(one.architectures for one in others)
+    assert others and not any(other.architectures for other in others)
     made = compile_step(source.steps[0], 90, tmp_path)
     assert stack_bytes(made.cubin, tmp_path) <= MOST_STACK
     assert made.shared_bytes <= SHARED_BYTES[90]

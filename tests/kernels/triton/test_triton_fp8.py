@@ -74,7 +74,7 @@ class Case:
             f"({', '.join(names)}) {{ {self.body} }}"
         )
         inputs = tuple(
-            TensorSpec(one, types.get(one, "float16"), shapes[one]) for one in self.inputs
+            TensorSpec(item, types.get(item, "float16"), shapes[item]) for item in self.inputs
         )
         outputs = tuple(TensorSpec(one, type_, shapes[one]) for one, type_ in self.outputs)
         return RegionSignature("product", text, inputs, outputs)
@@ -186,8 +186,8 @@ def body_results(signature: RegionSignature, feeds: list[np.ndarray]) -> list[np
     made.run_with_iobinding(binding)
     found = [value.numpy() for value in binding.get_outputs()]
     return [
-        one.view(ml_dtypes.float8_e4m3fn) if spec.dtype == FP8 else one
-        for one, spec in zip(found, signature.outputs, strict=True)
+        item.view(ml_dtypes.float8_e4m3fn) if spec.dtype == FP8 else item
+        for item, spec in zip(found, signature.outputs, strict=True)
     ]
 
 

@@ -62,7 +62,7 @@ CASES = {
 TILES = (
     Tile(64, 64, 64, 3, blocks=2, band=2),
     Tile(128, 32, 64, 2, 2, blocks=2),
-    Tile(64, 32, 64, 3, 2, is_apart=True, blocks=2),
+    Tile(64, 32, 64, 3, 2, is_separate=True, blocks=2),
     Tile(128, 64, 64, 4, 2),
 )
 
@@ -97,7 +97,7 @@ def template_of(signature: RegionSignature) -> TiledProduct:
 
 
 def hopper_sources(signature: RegionSignature) -> list[VariantSource]:
-    return [one for one in template_of(signature).variants() if one.steps[0].is_gluon]
+    return [variant for variant in template_of(signature).variants() if variant.steps[0].is_gluon]
 
 
 @pytest.mark.sampled(3)
@@ -108,7 +108,7 @@ def test_all_variants_compute_what_the_body_does(name: str, interpreter: Interpr
     want = expected(signature, feeds)
     sources = sources_of(signature)
     assert not isinstance(sources, Refused), sources.reason
-    assert [one.is_aligned for one in sources[-2:]] == [True, False]
+    assert [item.is_aligned for item in sources[-2:]] == [True, False]
     for number, source in enumerate(sources):
         (got,) = interpreter.run(signature, feeds, number, shift=0 if source.is_aligned else 2)
         assert_close(got, want)
@@ -142,7 +142,7 @@ def test_bfloat16(interpreter: Interpreter) -> None:
     half = CASES["bias, GELU and a residual"].signature()
     brain = CASES["bias, GELU and a residual"].signature("bfloat16")
     feeds = feeds_of(brain)
-    want = expected(half, [one.astype(np.float16) for one in feeds])
+    want = expected(half, [feed.astype(np.float16) for feed in feeds])
     for number in range(len(template_of(brain).variants()) - 1):
         (got,) = interpreter.run(brain, feeds, number)
         error = np.abs(got.astype(np.float64) - want).max()
@@ -198,14 +198,14 @@ def test_tiles_by_rows_and_columns(
     rows: int | None, columns: int, matrices: int, whole: int, found: list[tuple[int, int]]
 ) -> None:
     tiles = tiles_of(rows, columns, matrices, whole)
-    assert [(one.rows, one.columns) for one in tiles] == found
+    assert [(tile.rows, tile.columns) for tile in tiles] == found
     assert tiles[-1].most_rows is None or (rows is not None and rows <= tiles[-1].most_rows)
-    assert not any(one.is_apart for one in tiles if whole)
+    assert not any(item.is_separate for item in tiles if whole)
 
 
 def test_tiles_of_deep_products_and_of_many() -> None:
     def sizes(*given: int | None) -> list[tuple[int, int]]:
-        return [(one.rows, one.width) for one in tiles_of(*given)]
+        return [(tile.rows, tile.width) for tile in tiles_of(*given)]
 
     assert sizes(512, 3072, 1, 0, 2048) == [(64, 192)]
     assert sizes(512, 2048, 1, 0, 5632) == [(64, 128)]
@@ -222,7 +222,7 @@ def test_other_gpus_have_no_code_and_targets_without_hopper_no_kernel() -> None:
     signature = PLAIN.signature()
     sources = sources_of(signature)
     assert not isinstance(sources, Refused)
-    assert {one.architectures for one in sources} == {(90,)}
+    assert {source.architectures for source in sources} == {(90,)}
     backend = TritonBackend()
     assert backend.accepts(signature, Target("cuda")) is None
     assert backend.accepts(signature, Target("cuda", "sm_80,sm_90")) is None

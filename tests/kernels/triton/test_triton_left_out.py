@@ -63,10 +63,12 @@ def compiled(folder: Path, level: str) -> CudaKernel:
 
 def architectures_of(kernel: CudaKernel) -> set[tuple[int, bool]]:
     """What there is for every step of every variant."""
-    steps = {(i, j) for i, one in enumerate(kernel.variants) for j in range(len(one.steps))}
-    found = {(one.architecture, one.is_ptx) for one in kernel.images}
+    steps = {
+        (i, j) for i, variant in enumerate(kernel.variants) for j in range(len(variant.steps))
+    }
+    found = {(image.architecture, image.is_ptx) for image in kernel.images}
     for kind in found:
-        has = {(one.variant, one.step) for one in kernel.images if _kind(one) == kind}
+        has = {(item.variant, item.step) for item in kernel.images if _kind(item) == kind}
         assert has == steps, kind
     return found
 
@@ -96,13 +98,13 @@ def test_a_variant_that_it_can_do_without_is_said_too(
     first, *others = sources
     found = build.write_images((replace(first, is_optional=True), *others), (86, 90), tmp_path)
     assert found.left_out == (LeftOut(90, FAILED.format(90), is_variant=True),)
-    assert {one.variant for one in found.images if one.architecture == 90} == {1, 2}
+    assert {item.variant for item in found.images if item.architecture == 90} == {1, 2}
     target = Target("cuda", "sm_86,sm_90")
     kernel = CudaKernel("k", "triton", target, found.variants, found.images, 0.0, found.left_out)
     assert kernel.left_out_lines() == (
         f"{FAILED.format(90)}; a GPU of sm_90 runs a slower variant",
     )
-    files = {one.path.name: one.path for one in found.images}
+    files = {image.path.name: image.path for image in found.images}
     assert kernel_from(record_of(kernel), "k", "triton", target, files, 0.0) == kernel
 
 
@@ -112,8 +114,10 @@ def test_what_runs_instead(fail_on: Callable[..., None], tmp_path: Path) -> None
     assert kernel.runs_on(86) == kernel.runs_on(89) == "the code for sm_80"
     assert kernel.runs_on(90) == "the PTX"
     large = [
-        replace(one, steps=tuple(replace(step, shared_bytes=100 << 10) for step in one.steps))
-        for one in kernel.variants
+        replace(
+            variant, steps=tuple(replace(step, shared_bytes=100 << 10) for step in variant.steps)
+        )
+        for variant in kernel.variants
     ]
     assert replace(kernel, variants=tuple(large)).runs_on(86) == "the function body"
     assert replace(kernel, variants=tuple(large)).runs_on(90) == "the PTX"
@@ -162,7 +166,7 @@ def in_process(
 ) -> list[CudaKernel | Refused]:
     """What the compiling processes do, where a test can let it fail."""
     count(0, len(jobs))
-    return [TritonBackend().compile(one.signature, one.target, one.folder) for one in jobs]
+    return [TritonBackend().compile(job.signature, job.target, job.folder) for job in jobs]
 
 
 @pytest.fixture
@@ -196,7 +200,7 @@ def test_reports_and_the_command_say_it(
     model = onnx.parser.parse_model(MODEL)
     options = ortkit.OptimizeOptions(target="cuda", arch="sm_90", verify=False)
     made = ortkit.optimize(model, options)
-    (region,) = [one for one in made.report.regions if one.emitted_as]
+    (region,) = [item for item in made.report.regions if item.emitted_as]
     line = f"{FAILED.format(90)}; a GPU of sm_90 runs the PTX"
     assert region.left_out == (line,)
     path = tmp_path / "m.onnx"

@@ -37,7 +37,7 @@ def region(body: str, dtype: str, columns: int, indices: str = "int64") -> Regio
         TensorSpec("Y", dtype, ("b", "s", columns)),
         TensorSpec("S", dtype, ("b", "s", columns)),
     )
-    names = ", ".join(one.name for one in inputs), ", ".join(one.name for one in outputs)
+    names = ", ".join(item.name for item in inputs), ", ".join(output.name for output in outputs)
     text = f'<opset_import: ["" : 20]> f ({names[0]}) => ({names[1]}) {{ {body} }}'
     return RegionSignature("lookups", text, inputs, outputs)
 
@@ -115,7 +115,7 @@ def fixed(signature: RegionSignature, batch: int, length: int) -> RegionSignatur
 def test_few_threads_have_many_rows(length: int, rows: int, warps: int) -> None:
     space = space_of(fixed(region(NORM, "float16", 768), 32, length))
     assert not isinstance(space, Refused)
-    assert {(one.rows, one.warps) for one in configs_of(space) if one.is_aligned} == {
+    assert {(config.rows, config.warps) for config in configs_of(space) if config.is_aligned} == {
         (rows, warps)
     }
 
@@ -124,7 +124,7 @@ def test_blocks_of_more_rows_than_are_left(interpreter: Interpreter) -> None:
     signature = fixed(region(NORM, "float16", 48), 65, 67)
     space = space_of(signature)
     assert not isinstance(space, Refused)
-    assert {one.rows for one in configs_of(space)} == {64}  # of 4,355
+    assert {config.rows for config in configs_of(space)} == {64}  # of 4,355
     feeds = feeds_of(signature, 65, 67)
     total = looked_up(feeds[0], feeds[1]) + looked_up(feeds[2], feeds[3])
     found = interpreter.run(signature, feeds)[1]

@@ -90,7 +90,7 @@ def test_kernels_copy_boxes(is_gluon: bool, tmp_path: Path) -> None:
     assert step.maps == tuple(
         TensorMap(tensor, (rows, width), (Extent(256),), (64, 64)) for tensor in (0, 1)
     )
-    assert [one.kind for one in step.arguments] == ["map", *["null"] * 4] * 2
+    assert [argument.kind for argument in step.arguments] == ["map", *["null"] * 4] * 2
     (image,) = made.images
     assert not image.is_ptx
     kernel = CudaKernel("0", "triton", TARGET, made.variants, made.images, 0.0)

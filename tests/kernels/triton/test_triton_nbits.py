@@ -94,7 +94,7 @@ class Case:
         rng = np.random.default_rng(5)
         found = []
         for spec in self.signature().inputs:
-            shape = [{"batch": 1, "sequence": rows}.get(one, one) for one in spec.shape]
+            shape = [{"batch": 1, "sequence": rows}.get(item, item) for item in spec.shape]
             if spec.dtype == "uint8":
                 found.append(rng.integers(0, 256, shape, np.uint8))
                 continue
@@ -105,7 +105,7 @@ class Case:
 
     def expected(self, feeds: list[np.ndarray]) -> np.ndarray:
         """Return the result in float64."""
-        given = dict(zip([one.name for one in self.signature().inputs], feeds, strict=True))
+        given = dict(zip([item.name for item in self.signature().inputs], feeds, strict=True))
         blocks = self.depth // self.block
         numbers = halves(given["w"]).reshape(self.columns, blocks, self.block)
         zero = 8.0
@@ -225,9 +225,9 @@ def test_for_which_rows_the_matrix_is_written(columns: int, rows: int, is_writte
         shapes = [(1, rows, 4096), *(one.shape for one in signature.inputs[1:])]
         for architecture in (80, 90):
             made = [
-                one.variant([0] * len(one.steps))
-                for one in variants_of(signature)
-                if architecture in (one.architectures or ARCHITECTURES)
+                item.variant([0] * len(item.steps))
+                for item in variants_of(signature)
+                if architecture in (item.architectures or ARCHITECTURES)
             ]
             variant = made[fitting(made, sizes_of(signature, shapes))[0]]
             products = [step.product is not None for step in variant.steps]
@@ -236,7 +236,7 @@ def test_for_which_rows_the_matrix_is_written(columns: int, rows: int, is_writte
 
 def test_what_cublas_computes_is_what_the_kernel_does() -> None:
     case = Case(depth=96, columns=48, tail="silu")
-    (source,) = (one for one in variants_of(case.signature()) if len(one.steps) == 3)
+    (source,) = (variant for variant in variants_of(case.signature()) if len(variant.steps) == 3)
     found = [step.product for step in source.variant([0, 0, 0]).steps]
     rows = Extent(1, ("s0", "s1"))
     assert found == [None, Product(x=0, weight=0, y=3, rows=rows, columns=48, depth=96), None]

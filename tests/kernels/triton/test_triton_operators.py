@@ -107,7 +107,7 @@ def test_errors_stay_within_the_stated_bounds(
 
     def run(x: object, y: object, count: int) -> int:
         """Compute one chunk; the checker judges it."""
-        inputs, outputs = (np.ctypeslib.as_array(one, (count,)) for one in (x, y))  # type: ignore[arg-type]
+        inputs, outputs = (np.ctypeslib.as_array(item, (count,)) for item in (x, y))  # type: ignore[arg-type]
         (outputs[:],) = interpreter.run(signature, [inputs.copy()]) if count else ([],)
         return 0
 

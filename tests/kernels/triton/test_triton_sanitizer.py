@@ -56,7 +56,7 @@ def test_every_kind_of_kernel_is_there() -> None:
         for aligned in (True, False):
             assert (kind, is_loop, is_split, aligned, False) in kinds, (kind, is_loop, is_split)
     for kind in ("flat", "turned", "rows"):
-        assert any(one[0] == kind and one[-1] for one in kinds), kind
+        assert any(item[0] == kind and item[-1] for item in kinds), kind
 
 
 def test_every_hand_shaped_kernel_is_there() -> None:
@@ -79,7 +79,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
     if find_spec("triton") is None:
         pytest.skip("triton is not installed")
     folder = tmp_path_factory.mktemp("suite")
-    chosen = [one for one in CASES if one.name in ("chosen", "split_rows", "integers")]
+    chosen = [item for item in CASES if item.name in ("chosen", "split_rows", "integers")]
     kernels = compiled(chosen, 90, folder / "code")
     pairs = zip(chosen, kernels, strict=True)
     return build([node for case, kernel in pairs for node in nodes_of(case, kernel)], folder)
@@ -88,8 +88,8 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
 def test_a_model_has_a_node_for_each_variant(suite: Suite) -> None:
     counts = {name: sum(one.case.name == name for one in suite.nodes) for name in ("chosen",)}
     assert counts == {"chosen": 3}
-    assert {one.offset for one in suite.nodes} == {0, 8}
-    assert all(len(one.kernel.variants) == 1 for one in suite.nodes)
+    assert {node.offset for node in suite.nodes} == {0, 8}
+    assert all(len(item.kernel.variants) == 1 for item in suite.nodes)
     job = json.loads(suite.job.read_text())
     assert set(job["ops"]) == {one.signature.op_type for one in suite.nodes}
     assert set(job["offsets"]) == set(suite.feeds)
@@ -203,7 +203,7 @@ def test_what_is_found_fails_the_check(
         "memcheck of a mistake": int(is_seen),
     }  # fmt: skip
     assert found["kernels"] == ["pointwise_0", "pointwise_1", "pointwise_2"]
-    assert [one[1:] for one in commands] == [
+    assert [item[1:] for item in commands] == [
         [], ["--tool", "memcheck"], ["--tool", "racecheck"], ["--tool", "memcheck"],
     ]  # fmt: skip
 
@@ -249,6 +249,6 @@ def test_races_are_told_from_roles_handed_over(
         f"{what} access at {entry}+{place:#x}"
         for what, place in zip(accesses[::2], accesses[1::2], strict=True)
     ]
-    more = "".join(f"=========     and {one} [9 hazards]\n" for one in others)
+    more = "".join(f"=========     and {other} [9 hazards]\n" for other in others)
     said = f"========= COMPUTE-SANITIZER\n========= Error: Race reported between {first}\n{more}"
     assert len(hand_overs(2 * said, _PROGRAMS)) == (2 if is_explained and entry == "one" else 0)

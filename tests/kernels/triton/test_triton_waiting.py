@@ -76,4 +76,4 @@ def test_variants_that_no_run_takes_are_not_made(
     fixed = replace(case, inputs=inputs, outputs={"Y": (1000, 1032)})
     assert len(variants_of(fixed)) > 2
     images = write_images(variants_of(fixed), (90,), tmp_path, has_ptx=False)
-    assert [one.aligned for one in images.variants] == [True, False]
+    assert [variant.aligned for variant in images.variants] == [True, False]

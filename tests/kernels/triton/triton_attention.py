@@ -47,8 +47,8 @@ class Case:
     @property
     def widths(self) -> tuple[int, int, int]:
         """Columns of Q, K and V."""
-        one = self.body
-        return one.heads * one.width, one.kv_heads * one.width, one.kv_heads * one.v_width
+        body = self.body
+        return body.heads * body.width, body.kv_heads * body.width, body.kv_heads * body.v_width
 
     def signature(self) -> RegionSignature:
         one, dtype = self.body, self.body.dtype.name
@@ -118,49 +118,49 @@ class Case:
             new = np.split(feeds[0], np.cumsum(self.widths)[:2], -1)[1:]
         if not self.body.stacked:
             counts = *new[0].shape[:2], self.body.kv_heads, -1
-            new = [one.reshape(counts).transpose(0, 2, 1, 3) for one in new]
+            new = [item.reshape(counts).transpose(0, 2, 1, 3) for item in new]
         return [np.concatenate(pair, 2) for pair in zip(feeds[-2:], new, strict=True)]
 
     def expected(self, feeds: list[np.ndarray]) -> np.ndarray:
         """What it computes, in float64; queries that see no key give zero."""
-        one = self.body
+        body = self.body
         wide = [np.asarray(feed, np.float64) for feed in feeds]
         operands = wide[:3]
         if self.packed:
             whole = wide[0] + wide[1] if self.biased else wide[0]
             operands = np.split(whole, np.cumsum(self.widths)[:2], -1)
-        if not one.stacked:
-            counts = (one.heads, one.kv_heads, one.kv_heads)
+        if not body.stacked:
+            counts = (body.heads, body.kv_heads, body.kv_heads)
             operands = [
                 x.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
                 for x, count in zip(operands, counts, strict=True)
             ]
         q, k, v = operands
-        if one.columns:
-            q = q.reshape(-1, one.heads, 1, one.width)
+        if body.columns:
+            q = q.reshape(-1, body.heads, 1, body.width)
         if self.past is not None:
             k, v = (np.asarray(each, np.float64) for each in self.appended(feeds))
             wide = wide[: len(wide) - (2 if self.at is None else 3)]
-        k, v = (np.repeat(x, one.heads // one.kv_heads, 1) for x in (k, v))
-        scores = q @ k.transpose(0, 1, 3, 2) * one.scale
-        if one.softcap:
-            scores = np.tanh(scores / one.softcap) * one.softcap
-        if one.mask:
+        k, v = (np.repeat(x, body.heads // body.kv_heads, 1) for x in (k, v))
+        scores = q @ k.transpose(0, 1, 3, 2) * body.scale
+        if body.softcap:
+            scores = np.tanh(scores / body.softcap) * body.softcap
+        if body.mask:
             mask = wide[-1]
-            mask = mask[:, None, None, :] if one.mask == "keys" else mask
-            scores = scores + (mask if one.mask == "added" else np.where(mask, 0.0, one.fill))
+            mask = mask[:, None, None, :] if body.mask == "keys" else mask
+            scores = scores + (mask if body.mask == "added" else np.where(mask, 0.0, body.fill))
         i, j = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])[None, :]
-        i = i + (k.shape[2] - q.shape[2] if one.causal == "last" else 0)
-        if one.causal:
-            is_seen = (j <= i) & ((j > i - one.window) if one.window else True)
+        i = i + (k.shape[2] - q.shape[2] if body.causal == "last" else 0)
+        if body.causal:
+            is_seen = (j <= i) & ((j > i - body.window) if body.window else True)
             scores = np.where(is_seen, scores, -np.inf)
         highest = scores.max(-1, keepdims=True)
         weights = np.exp(scores - np.where(np.isinf(highest), 0, highest))
         total = weights.sum(-1, keepdims=True)
         made = (weights / np.where(total == 0, 1, total)) @ v
-        if one.columns:
-            return made.reshape(-1, 1, one.columns)
-        if one.stacked:
+        if body.columns:
+            return made.reshape(-1, 1, body.columns)
+        if body.stacked:
             return made
         return made.transpose(0, 2, 1, 3).reshape(*made.shape[::2][:1], made.shape[2], -1)
 
@@ -341,7 +341,8 @@ def feeds_of(case: Case, sizes: dict[str, int], seed: int = 0) -> list[np.ndarra
     feeds = []
     for spec in case.signature().inputs:
         shape = [
-            int(np.prod([sizes[one] for one in extent_of(dim).symbols])) * extent_of(dim).factor
+            int(np.prod([sizes[symbol] for symbol in extent_of(dim).symbols]))
+            * extent_of(dim).factor
             for dim in spec.shape
         ]
         if spec.name == "at":

@@ -102,7 +102,7 @@ def plant(
     for at in rng.permutation(len(names)):
         pattern, text = changes[names[at]]
         made = [_changed(source, pattern, text) for source in good]
-        if any(one != source for one, source in zip(made, good, strict=True)):
+        if any(item != source for item, source in zip(made, good, strict=True)):
             yield names[at], made
 
 

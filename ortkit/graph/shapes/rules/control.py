@@ -21,10 +21,10 @@ INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 def _if(call: Call) -> None:
     condition = call.fact(0).elements
     if condition == (1,) or condition == (0,):
-        taken = "then_branch" if condition == (1,) else "else_branch"
-        for index, fact in enumerate(call.body(taken, (), once=True)):
+        branch = "then_branch" if condition == (1,) else "else_branch"
+        for index, fact in enumerate(call.body(branch, (), once=True)):
             call.put(index, fact)
-        other = "else_branch" if taken == "then_branch" else "then_branch"
+        other = "else_branch" if branch == "then_branch" else "then_branch"
         call.body(other, ())
         return
     start = call.fresh()

@@ -40,7 +40,7 @@ def page_of(profile: Profile, advice: Sequence[Advice] = (), graph_page: str = "
             f"{time_text(left)} of a run together, are left out of this page"
         )
     # Together: one operator has one name everywhere.
-    labels = with_short_keys([*(one.op for one in profile.ops), *(row.label for row in rows)])
+    labels = with_short_keys([*(op.op for op in profile.ops), *(row.label for row in rows)])
     data: dict[str, object] = {
         **timeline.to_json(),
         "nodes": _nodes(rows, labels[len(profile.ops) :]),
@@ -59,7 +59,7 @@ def page_of(profile: Profile, advice: Sequence[Advice] = (), graph_page: str = "
         title=Path(about.model).name if about.model else "Profile",
         subtitle=_subtitle(profile),
         facts=[*_facts(profile.overall), ("Nodes", f"{len(profile.rows):,}"), *timeline.facts],
-        advice=[(one.title, one.detail, _gain(one, profile.overall)) for one in advice],
+        advice=[(item.title, item.detail, _gain(item, profile.overall)) for item in advice],
         notes=notes,
         data=data,
     )

@@ -126,7 +126,7 @@ def _outliers(trace: Trace, counted: Sequence[int], median_us: float) -> Sequenc
     elapsed = [
         (float(trace.runs[run].duration_us), number) for number, run in enumerate(counted, 1)
     ]
-    slow = sorted((one for one in elapsed if one[0] > _OUTLIER * median_us), reverse=True)
+    slow = sorted((item for item in elapsed if item[0] > _OUTLIER * median_us), reverse=True)
     if not slow:
         return ()
     named = ", ".join(f"run {number}: {time_text(us)}" for us, number in slow[:_NAMED])
@@ -213,7 +213,7 @@ def _memory(
     if not found:
         return [], [], "", "the trace does not say how much memory is in use"
     # Each provider has its own arena: the one that holds most is shown.
-    owner = max(found, key=lambda one: max(memory.in_use for _, memory in found[one]))
+    owner = max(found, key=lambda text: max(memory.in_use for _, memory in found[text]))
     points = sorted(found[owner], key=lambda one: one[0])
     first = points[0][1]
     times = [0.0, *(end for end, _ in points)]

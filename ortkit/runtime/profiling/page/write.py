@@ -42,7 +42,7 @@ def write_page(page: Page, path: Path) -> None:
 def page_text(page: Page) -> str:
     """Return a page as HTML."""
     cards = [Card(name, figure) for name, figure in page.facts]
-    advice = item_list("advice", "What to do", "ol", [_advice(*one) for one in page.advice])
+    advice = item_list("advice", "What to do", "ol", [_advice(*item) for item in page.advice])
     shell = Shell(page.title, page.subtitle, cards, page.notes, page.data)
     return render(shell, _ASSETS, {"ADVICE": advice})
 

@@ -183,8 +183,8 @@ def scheduling_of(args: Mapping[str, Any]) -> Scheduling | None:
             revoke_us=int(main["WaitRevoke"]),
             # One that has not begun yet is called "thread::id of a non-executing thread".
             tasks=tuple(
-                (int(name), int(one["num_run"]))
-                for name, one in others.items()
+                (int(name), int(other["num_run"]))
+                for name, other in others.items()
                 if name.isdecimal()
             ),
             threads=1 + len(others),
@@ -196,6 +196,6 @@ def scheduling_of(args: Mapping[str, Any]) -> Scheduling | None:
 def _tensors(given: Any) -> tuple[TensorShape, ...]:
     return tuple(
         (_DTYPES.get(dtype, dtype), tuple(int(dim) for dim in dims))
-        for one in given
-        for dtype, dims in one.items()
+        for item in given
+        for dtype, dims in item.items()
     )

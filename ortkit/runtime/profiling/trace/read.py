@@ -167,7 +167,7 @@ class _Reader:
             raise UserError(
                 "the profile holds no run", where=str(path), fix="run the session before it ends"
             )
-        runs = tuple(sorted(self.runs, key=lambda one: one.start_us))
+        runs = tuple(sorted(self.runs, key=lambda run_event: run_event.start_us))
         columns = (self.signature, self.thread, self.duration_us, self.start_us, self.line_start)
         signature, thread, elapsed, start, line_start = (
             np.array(column, np.int64) for column in columns

@@ -56,7 +56,7 @@ class NodeEvents(Sequence[NodeEvent]):
     def __getitem__(self, index: slice) -> Sequence[NodeEvent]: ...
     def __getitem__(self, index: int | slice) -> NodeEvent | Sequence[NodeEvent]:
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
+            return [self[item] for item in range(*index.indices(len(self)))]
         begin = int(self.line_start[index])
         _, args = parse_event(self.text[begin : self.text.find(b"\n", begin)])
         return NodeEvent(
