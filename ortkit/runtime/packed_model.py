@@ -70,7 +70,7 @@ def packed_model(source: Loadable, folder: Callable[[], Path]) -> PackedModel | 
         return None
     parent = folder()
     found = PackedModel(
-        position / "tokens.onnx", position / "chooser.onnx", cut.indices, _names(cut.kept),
+        parent / "tokens.onnx", parent / "chooser.onnx", cut.indices, _names(cut.kept),
         _names(cut.passed), cut.zero.name or "",
     )  # fmt: skip
     save_model(cut.chooser(), found.chooser)
@@ -143,7 +143,7 @@ class _Cut:
         return made
 
     def rest(self) -> ir.Model:
-        """Return the model with inputs in the position of what comes before; it is changed."""
+        """Return the model with inputs for what comes before; it is changed."""
         graph = self.model.graph
         for value in (*self.found, *self.passed):
             shape = ir.Shape([1, None]) if value in self.found else value.shape
