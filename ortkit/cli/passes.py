@@ -59,7 +59,7 @@ def _show(info: PassInfo) -> None:
         ("runs", since),
         ("sees", f"one {info.kind} at a time{starts}"),
         ("text", info.text),
-        ("from", info.source),
+        ("from", info.place),
     ]
     show.pairs(rows)
     show.lines(f"\n{info.doc}")

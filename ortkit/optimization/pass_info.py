@@ -44,7 +44,7 @@ class PassInfo:
     options: tuple[OptionInfo, ...]
     text: str
     """How `--passes` writes it with every option at its default."""
-    source: str
+    place: str
     """`module:class`."""
 
     def to_json(self) -> dict[str, object]:
@@ -94,7 +94,7 @@ def _info(name: str, source: str) -> PassInfo:
         doc=doc,
         options=_options(loaded),
         text=f"{name}{{{_option_text(loaded)}}}" if fields(loaded) else name,
-        source=source,
+        place=source,
     )
 
 
