@@ -1,8 +1,10 @@
 #include "cuda_blas.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
-#include <cstdio>
+#include <climits>
+#include <cstring>
 
 namespace ortkit::cuda {
 namespace {
@@ -16,17 +18,25 @@ using Gemm = int32_t(void* handle, int32_t transposed_a, int32_t transposed_b, i
 constexpr int32_t kVersion = 1, kBlasHandle = 10002;
 constexpr int32_t kPlain = 0, kTransposed = 1;
 constexpr int32_t kSumsInFloat = 68, kAnyAlgorithm = -1;
-constexpr int32_t kFirstRelease = 12, kLastRelease = 19;
+constexpr char kProvider[] = "/libonnxruntime_providers_cuda";
 
+// Keeps the path of ONNX Runtime's provider. It is not opened here: another thread that opens a library
+// would wait for the lock of this walk, with the one that is needed for that.
+int KeepProvider(dl_phdr_info* info, size_t, void* path) {
+  const char* file = strrchr(info->dlpi_name, '/');
+  if (file == nullptr || strncmp(file, kProvider, sizeof kProvider - 1) != 0) return 0;
+  if (strlen(info->dlpi_name) >= PATH_MAX) return 0;
+  strcpy(static_cast<char*>(path), info->dlpi_name);
+  return 1;
+}
+
+// The function of the release that the provider is linked with, whose handle a run has. Others may be
+// loaded beside it, such as PyTorch's, and do not take that handle.
 Gemm* FindGemm() {
-  for (int32_t release = kLastRelease; release >= kFirstRelease; --release) {
-    char name[32];
-    snprintf(name, sizeof name, "libcublas.so.%d", release);
-    void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) continue;
-    if (void* found = dlsym(library, "cublasGemmEx")) return reinterpret_cast<Gemm*>(found);
-  }
-  return nullptr;
+  char path[PATH_MAX];
+  if (dl_iterate_phdr(KeepProvider, path) == 0) return nullptr;
+  void* provider = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  return provider == nullptr ? nullptr : reinterpret_cast<Gemm*>(dlsym(provider, "cublasGemmEx"));
 }
 
 // CUDA's names of ONNX's float16 and bfloat16; -1 for others.

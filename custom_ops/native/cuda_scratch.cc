@@ -90,9 +90,9 @@ void LetGoOfPool(ScratchPool* pool, const ort::Api* api, ort::Allocator* allocat
   pthread_mutex_lock(&mutex);
   const bool is_last = --pool->holders == 0;
   if (is_last) {
-    ScratchPool** place = &pools;
-    while (*place != pool) place = &(*place)->next;
-    *place = pool->next;
+    ScratchPool** link = &pools;
+    while (*link != pool) link = &(*link)->next;
+    *link = pool->next;
   }
   pthread_mutex_unlock(&mutex);
   if (is_last) Free(pool, api, allocator);

@@ -16,11 +16,14 @@ from tests.native.test_shim import SANITIZERS, build
 def fake_driver(folder: Path, flags: list[str], *definitions: str) -> Path:
     """Compile fake_cuda.cc as libcuda.so.1; returns its folder, for LD_LIBRARY_PATH.
 
-    Beside it is fake_cublas.cc as libcublas.so.13.
+    Beside it is fake_cublas.cc twice, as releases 13 and 14, and a provider that needs the first.
     """
     folder.mkdir()
     blas = compiled(HERE / "fake_cublas.cc", [*flags, "-fPIC"])
-    linked(folder / "libcublas.so.13", [blas], [*flags, "-shared"])
+    shared = [*flags, "-shared"]
+    for release in (14, 13):
+        library = linked(folder / f"libcublas.so.{release}", [blas], shared)
+    linked(folder / "libonnxruntime_providers_cuda.so", [str(library)], [*shared, "-Wl,--no-as-needed"])
     made = compiled(HERE / "fake_cuda.cc", [*flags, *definitions, "-fPIC"])
     return linked(folder / "libcuda.so.1", [made], [*flags, "-shared"]).parent
 
