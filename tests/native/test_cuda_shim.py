@@ -23,7 +23,11 @@ def fake_driver(folder: Path, flags: list[str], *definitions: str) -> Path:
     shared = [*flags, "-shared"]
     for release in (14, 13):
         library = linked(folder / f"libcublas.so.{release}", [blas], shared)
-    linked(folder / "libonnxruntime_providers_cuda.so", [str(library)], [*shared, "-Wl,--no-as-needed"])
+    linked(
+        folder / "libonnxruntime_providers_cuda.so",
+        [str(library)],
+        [*shared, "-Wl,--no-as-needed"],
+    )
     made = compiled(HERE / "fake_cuda.cc", [*flags, *definitions, "-fPIC"])
     return linked(folder / "libcuda.so.1", [made], [*flags, "-shared"]).parent
 

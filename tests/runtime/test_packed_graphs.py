@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -17,7 +18,7 @@ from ortkit.runtime.feeds import FeedReader
 from ortkit.runtime.graph_sizes import graph_size
 from ortkit.runtime.loading import Loaded
 from ortkit.runtime.memory_devices import SessionDevices
-from ortkit.runtime.packed_graphs import _MOST_BOUND, PackedRuns, graphs_of
+from ortkit.runtime.packed_graphs import _MOST_BOUND, PackedRuns, graphs_of, indices_of
 from ortkit.runtime.packed_model import PackedModel, packed_model
 from ortkit.runtime.source import loadable
 from ortkit.runtime.specs import TensorSpec, specs_of
@@ -139,6 +140,23 @@ def test_a_binding_has_a_bounded_number_of_graphs(tmp_path: Path) -> None:
         assert len(made.session.graphs) <= _MOST_BOUND
 
 
+def test_the_graph_used_last_stays(tmp_path: Path) -> None:
+    made = Made(without_padding(), tmp_path)
+    bound = made.bound(feeds_of(full, 2, 30))
+    for count in range(1, _MOST_BOUND + 5):
+        for each in (count, 1):
+            bound.update(**feeds_of(filled(each), 2, 30))
+            bound.run()
+    assert made.session.captures == len({graph_size(n) for n in range(1, _MOST_BOUND + 5)})
+
+
+def test_no_more_tokens_are_computed_than_there_are_positions() -> None:
+    assert indices_of(np.ones((3, 11), bool)).shape == (1, 33)  # 34 beyond
+    found = indices_of(np.arange(40) % 2 == 1)
+    assert found.shape == (1, graph_size(20))
+    np.testing.assert_array_equal(found[0, :20], np.arange(1, 40, 2))
+
+
 def test_positions_are_counted_on_the_device(tmp_path: Path) -> None:
     front = """at = Shape<start = 1, end = 2>(ids)
   e0 = Squeeze(at)
@@ -167,3 +185,15 @@ def test_other_models_keep_their_form(tmp_path: Path) -> None:
     assert found(model) is None
     model.metadata_props[TOKENS_KEY] = json.dumps(["y"])  # of another operator
     assert found(model) is None
+
+
+def test_masks_that_follow_from_tokens_are_left(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+    g (bool[n] m, float[n] x) => (int64[1, k] j) {
+      i = NonZero(m)  t = Gather(x, i)  zero = Sub(x, x)  first = ReduceMin<keepdims = 0>(zero)
+      kept = Greater(t, first)  flat = Squeeze(kept)  j = NonZero(flat)
+    }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    model.metadata_props[TOKENS_KEY] = json.dumps(["i", "j"])
+    proto = ir.to_proto(model)
+    assert packed_model(loadable(proto, lambda: tmp_path), lambda: tmp_path) is None
