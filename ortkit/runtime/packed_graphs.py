@@ -74,7 +74,7 @@ class PackedRuns:
         assert loaded.packed is not None, "there is a chooser"
         self._ort, self._runs, self.chooser = ort, runs, chooser
         self.model, self._devices = loaded.packed, devices
-        self.place = GPU, devices.number
+        self.output_device = GPU, devices.number
         """Where outputs are reserved."""
         self.names = frozenset(spec.name for spec in loaded.inputs)
         """The inputs of the second part."""
@@ -145,7 +145,7 @@ class PackedBound:
     def _bind_made(self) -> None:
         """Let ONNX Runtime reserve what the first part makes, when it is captured."""
         for name in self._made:
-            self._io.bind_output(name, *self._runs.place)
+            self._io.bind_output(name, *self._runs.output_device)
 
     def run(self, io: Any, options: Any = None) -> None:
         """Replay on what the bound memory holds now.

@@ -151,7 +151,7 @@ def test_the_graph_used_last_stays(tmp_path: Path) -> None:
 
 
 def test_no_more_tokens_are_computed_than_there_are_positions() -> None:
-    assert indices_of(np.ones((3, 11), bool)).shape == (1, 33)  # 34 beyond
+    assert indices_of(np.ones((3, 11), bool)).shape == (1, 33)  # not 36
     found = indices_of(np.arange(40) % 2 == 1)
     assert found.shape == (1, graph_size(20))
     np.testing.assert_array_equal(found[0, :20], np.arange(1, 40, 2))

@@ -10,7 +10,8 @@ Everything is done for one panel of channels and one run of tiles, so that nothi
 second level of cache and weights lie in memory as they do for the other kernels.
 
 All filters are taken to the points, however few tiles there are. So for images of sizes that are
-not known the kernel has a second way, sums over the taps of each pixel. It chooses when it runs.
+not known the kernel has a second algorithm, sums over the taps of each pixel. It chooses between
+them at run time.
 """
 
 from __future__ import annotations
@@ -114,17 +115,19 @@ class WinogradConv(ConvKernel):
 
     def writer(self, e: TileEmitter, buffers: list[Buffer]) -> Callable[[Expr], None]:
         """Emit sizes and what lies on the stack; return what emits a unit."""
-        ways = [self._by_tiles(e, buffers)]
+        algorithms = [self._by_tiles(e, buffers)]
         if self.tiles is None:
-            ways.append(self._by_pixels(e, buffers))
-        sizes = zip(*(run.sizes for way in ways for run in way.runs), strict=True)
+            algorithms.append(self._by_pixels(e, buffers))
+        sizes = zip(*(run.sizes for each in algorithms for run in each.runs), strict=True)
         scratch = [e.aligned(max(each), "float32") for each in sizes]
         units = self.launch(e.processor).units
         whole = self.conv.channels // VECTOR // self.vectors
-        emitters = [way.writer(e, scratch, units[1].factor, whole) for way in ways]
-        if len(ways) == 1:
+        emitters = [
+            algorithm.writer(e, scratch, units[1].factor, whole) for algorithm in algorithms
+        ]
+        if len(algorithms) == 1:
             return lambda at: emitters[0](*e.decode(at, units))
-        is_few = e.share(ways[1].cost < ways[0].cost)
+        is_few = e.share(algorithms[1].cost < algorithms[0].cost)
 
         def unit(at: Expr) -> None:
             coordinates = e.decode(at, units)
@@ -143,7 +146,7 @@ class WinogradConv(ConvKernel):
         rest = self.conv.channels // VECTOR % self.vectors
         return [self.vectors, rest] if rest else [self.vectors]
 
-    def _by_tiles(self, e: TileEmitter, buffers: list[Buffer]) -> _Way:
+    def _by_tiles(self, e: TileEmitter, buffers: list[Buffer]) -> _Algorithm:
         """Compute what is known at run time of tiles."""
         images = Images.of(self.conv, e, STEP)
         runs = [
@@ -153,9 +156,9 @@ class WinogradConv(ConvKernel):
         total = e.share(e.extent(self.conv.output.shape[0]) * images.tiles)
         count = e.share(e.divide_up(total, self.run))
         cost = count * e.i64(_FILTERS) + runs[0].padded(total) * e.i64(_TILE_AT_POINTS)
-        return _Way(runs, total, count, self.run, e.share(cost))
+        return _Algorithm(runs, total, count, self.run, e.share(cost))
 
-    def _by_pixels(self, e: TileEmitter, buffers: list[Buffer]) -> _Way:
+    def _by_pixels(self, e: TileEmitter, buffers: list[Buffer]) -> _Algorithm:
         """Compute what is known at run time of sums over taps."""
         images = Images.of(self.conv, e, 1)
         runs = [
@@ -164,7 +167,7 @@ class WinogradConv(ConvKernel):
         ]
         total = e.share(e.extent(self.conv.output.shape[0]) * images.tiles)
         count = e.share(e.divide_up(total, PIXELS_OF_RUN))
-        return _Way(
+        return _Algorithm(
             runs, total, count, PIXELS_OF_RUN, e.share(runs[0].padded(total) * e.i64(_PIXEL))
         )
 
@@ -185,8 +188,8 @@ class _Emits(Protocol):
 
 
 @dataclass(frozen=True)
-class _Way:
-    """One of the ways to compute all results.
+class _Algorithm:
+    """One of the algorithms that compute all results.
 
     Args:
         runs: What emits a run of whole panels of channels, and of a last one that has fewer.
