@@ -1,8 +1,9 @@
-"""Which of torch's ways to compile a model is fastest on the device: each in its own process.
+"""Which mode of torch.compile is fastest on the device for a model: each in its own process.
 
     python -m scripts.benches.cuda_modes MODEL BATCH MODE FILE
 
-compiles one and writes what a run takes. A way that fails, or is not ready in time, is said so.
+compiles in one mode and writes what a run takes. A mode that fails, or is not ready in time, gets
+a note.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from scripts.benches.cuda_kernels_of import kernels_of
 from scripts.benches.cuda_models import Architecture, architecture
 from scripts.benches.cuda_torch import compiled
 
-#: What a way has where it was not measured.
+#: The key of a mode that was not measured.
 FAILED = "failed"
 
 
 def time_modes(one: Architecture, modes: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Compile a model in each way, one after the other, and time its runs on the device.
+    """Compile a model in each mode, one after the other, and time its runs on the device.
 
     Args:
         one: The model, of fixed sizes.
         modes: Of `cuda_torch.MODES`.
-        seconds: After these a way is given up.
+        seconds: After these a mode is given up.
 
     Returns:
-        By way, microseconds on the device and the seconds until it was ready, or why it failed.
+        By mode, microseconds on the device and the seconds until it was ready, or why it failed.
     """
     found: dict[str, Any] = {}
     for mode in modes:
@@ -60,13 +61,13 @@ def time_modes(one: Architecture, modes: Sequence[str], seconds: float) -> dict[
 
 
 def best_of(found: dict[str, Any]) -> str | None:
-    """Return the way that takes least on the device; None if all failed."""
+    """Return the mode that takes least on the device; None if all failed."""
     times = {mode: each["microseconds"] for mode, each in found.items() if FAILED not in each}
     return min(times, key=times.__getitem__) if times else None
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[output.Cell]]]:
-    """Return a table of all ways of all rows: a header, and ms on the device, or why not."""
+    """Return a table of all modes of all rows: a header, and ms on the device, or why not."""
     header = ["torch.compile", "batch", "mode", "device, ms", "ready in, s", ""]
     found: list[list[output.Cell]] = []
     for row in rows:
@@ -80,7 +81,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[output.C
 
 
 def main() -> int:
-    """Compile a model in one way, and write what its runs take."""
+    """Compile a model in one mode, and write what its runs take."""
     name, batch, mode, path = sys.argv[1:]
     call = compiled(architecture(name, int(batch), is_dynamic=False), mode)
     found = {"microseconds": kernels_of(call)["microseconds"]}
