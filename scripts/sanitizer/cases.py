@@ -44,7 +44,8 @@ class Case:
             for each in (self.inputs.items(), self.outputs.items())
         )
         names = ", ".join(self.inputs), ", ".join(self.outputs)
-        text = f'<opset_import: ["" : 23]> f ({names[0]}) => ({names[1]}) {{ {self.body} }}'
+        opsets = '"" : 23' + (', "com.microsoft" : 1' if "com.microsoft." in self.body else "")
+        text = f"<opset_import: [{opsets}]> f ({names[0]}) => ({names[1]}) {{ {self.body} }}"
         return RegionSignature(self.name, text, inputs, outputs)
 
 
@@ -61,6 +62,8 @@ _BACK = f"R = Relu (C)  Y = Transpose {_OUT} (R)"
 _ROWS = ({"n": 3, "m": 96}, {"n": 5, "m": 1000}, {"n": 2, "m": 8000}, {"n": 3, "m": 20_000},
          {"n": 2, "m": 40_000}, {"n": 40, "m": 30_000}, {"n": 5, "m": 99}, {"n": 5, "m": 999},
          {"n": 3, "m": 40_001}, {"n": 40, "m": 30_001})  # fmt: skip
+_FEW_AND_MANY = ({"n": 1}, {"n": 3}, {"n": 7}, {"n": 13}, {"n": 29}, {"n": 64}, {"n": 70},
+                 {"n": 128}, {"n": 131}, {"n": 1030})  # fmt: skip
 CASES = (
     Case("pointwise", "S = Add (X, B)  Y = Gelu (S)", {"X": ("n", 768), "B": (768,)},
          {"Y": ("n", 768)}, ({"n": 5},)),
@@ -210,4 +213,18 @@ CASES = (
          f"  X = Cast <to = 10> (B)  {_WIDE}  Y = MatMul (X, V)",
          {"Q": ("n", 272), "F": ("n", 1), "W": (1040, 272), "S": (1040,)}, {"Y": ("n", 1040)},
          ({"n": 70}, {"n": 1000}, {"n": 5000}), dtypes={"F": "float32", "Q": EIGHT, "W": EIGHT}),
+    Case("product_of_weights_in_four_bits", "U = com.microsoft.MatMulNBits <K: int = 512,"
+         " N: int = 2064, bits: int = 4, block_size: int = 32> (X, W, S)  T = Sigmoid (U)"
+         "  Y = Mul (U, T)", {"X": ("n", 512), "W": (2064, 16, 16), "S": (2064 * 16,)},
+         {"Y": ("n", 2064)}, _FEW_AND_MANY, dtypes={"W": "uint8"}),
+    *(Case(f"product_of_{rows}_rows_with_zeros_in_four_bits", "U = com.microsoft.MatMulNBits"
+           " <K: int = 576, N: int = 520, bits: int = 4, block_size: int = 64> (X, W, S, Z)"
+           "  Y = Add (U, R)",
+           {"X": (rows, 576), "W": (520, 9, 32), "S": (520 * 9,), "Z": (520 * 5,),
+            "R": (rows, 520)}, {"Y": (rows, 520)}, dtypes={"W": "uint8", "Z": "uint8"})
+      for rows in (29, 515)),
+    Case("product_of_wide_blocks_in_four_bits", "Y = com.microsoft.MatMulNBits <K: int = 768,"
+         " N: int = 8200, bits: int = 4, block_size: int = 128> (X, W, S)",
+         {"X": ("n", 768), "W": (8200, 6, 64), "S": (8200 * 6,)}, {"Y": ("n", 8200)},
+         _FEW_AND_MANY, dtypes={"W": "uint8"}),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ortkit.kernels.cuda import CudaKernel
@@ -33,8 +33,30 @@ def hand_overs(said: str, programs: Programs) -> list[str]:
         said: What racecheck printed; each report begins with "Race reported".
         programs: The kernels it ran.
     """
+    return [report for report in _reports(said) if _is_hand_over(report, programs)]
+
+
+def of_libraries(said: str, own: Collection[str]) -> list[str]:
+    """Return the reports in racecheck's output that are about kernels of cuBLAS.
+
+    A region's step may be a product by cuBLAS, whose kernels order their accesses by barriers in
+    shared memory that racecheck does not follow. A report that names a kernel of ours is none.
+
+    Args:
+        said: What racecheck printed.
+        own: The names of the regions' kernels.
+    """
+    return [
+        report
+        for report in _reports(said)
+        if (entries := {entry for _, entry, _ in _ACCESS.findall(report)})
+        and entries.isdisjoint(own)
+    ]
+
+
+def _reports(said: str) -> list[str]:
     _, *reports = re.split(r"(?=Race reported between)", said)
-    return [report.strip() for report in reports if _is_hand_over(report, programs)]
+    return [report.strip() for report in reports]
 
 
 def _is_hand_over(report: str, programs: Programs) -> bool:

@@ -240,7 +240,8 @@ def _model(nodes: Sequence[Node]) -> onnx.ModelProto:
         function = signature.function()
         function.domain, function.name = DOMAIN, signature.op_type
         functions.append(function)
-    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, 1)]
+    domains = {"": 23, DOMAIN: 1, "com.microsoft": 1}
+    opsets = [helper.make_opsetid(name, version) for name, version in domains.items()]
     graph = helper.make_graph(made, "sanitized", inputs, outputs)
     model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
     onnx.checker.check_model(model)
@@ -274,6 +275,8 @@ def _random(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
     random = np.random.default_rng(seed)
     if dtype == "bool":
         return np.asarray(random.random(shape) < 0.5)
+    if dtype == "uint8":  # numbers of four bits, two of them in each
+        return random.integers(0, 256, shape, np.uint8)
     if dtype.startswith("int"):
         return random.integers(1, 100, shape).astype(dtype)
     return random.standard_normal(shape).astype(dtype)

@@ -18,7 +18,7 @@ from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
 from scripts.sanitizer import __main__ as sanitizer
 from scripts.sanitizer.cases import CASES
-from scripts.sanitizer.races import hand_overs, instructions_in
+from scripts.sanitizer.races import hand_overs, instructions_in, of_libraries
 from scripts.sanitizer.suite import (
     Suite,
     build,
@@ -69,7 +69,8 @@ def test_every_hand_shaped_kernel_is_there() -> None:
         for step in source.steps
     ]
     folders = import_module(PACKAGE).__path__
-    kernels = {path for folder in folders for path in Path(folder).glob("*_kernel.py")}
+    kernels = {path for folder in folders for path in Path(folder).rglob("*_kernel.py")}
+    assert kernels
     for path in kernels:
         assert any(path.read_text("utf-8") in text for text in texts), path.name
 
@@ -200,6 +201,7 @@ def test_what_is_found_fails_the_check(
     assert len(failures) == (2 if is_seen else 3)
     assert found["errors"] == {
         "memcheck": 0, "racecheck": 2, "racecheck, roles handed over": 0,
+        "racecheck, kernels of cuBLAS": 0,
         "memcheck of a mistake": int(is_seen),
     }  # fmt: skip
     assert found["kernels"] == ["pointwise_0", "pointwise_1", "pointwise_2"]
@@ -252,3 +254,23 @@ def test_races_are_told_from_roles_handed_over(
     more = "".join(f"=========     and {other} [9 hazards]\n" for other in others)
     said = f"========= COMPUTE-SANITIZER\n========= Error: Race reported between {first}\n{more}"
     assert len(hand_overs(2 * said, _PROGRAMS)) == (2 if is_explained and entry == "one" else 0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_of_a_library"),
+    [
+        (("nvjet_sm90_hsh_64x136", "nvjet_sm90_hsh_64x136"), True),
+        (("one", "one"), False),
+        (("nvjet_sm90_hsh_64x136", "one"), False),
+        (("void f<int>(int)", "void f<int>(int)"), False),
+    ],
+)
+def test_races_within_cublas_are_told_from_those_of_regions(
+    entries: tuple[str, str], is_of_a_library: bool
+) -> None:
+    read, write = entries
+    said = (
+        f"========= Error: Race reported between Read access at {read}+0xa60\n"
+        f"=========     and Write access at {write}+0x3440 [520 hazards]\n"
+    )
+    assert len(of_libraries(2 * said, {"one"})) == 2 * is_of_a_library
