@@ -1,12 +1,13 @@
 """`scripts/bench int8`: the eight models of the README in int8, side by side.
 
 Every model is quantized by ONNX Runtime as its documentation advises: dynamically, or statically
-in QDQ format where most products are convolutions. `ortkit int8` is `ortkit optimize` of that. The
+in QDQ format where most products are convolutions. `ortkit int8` is `ortkit optimize` of that;
+`ortkit bf16` and `ortkit precision int8` are that of the float32 model with `--precision`. The
 variants live in processes of their own and run interleaved. OpenVINO reads the QDQ format, so it
 gets every model in it.
 
 `--prepare` makes the models in a folder and measures nothing; a later run with the same folder
-measures them alone.
+measures them alone. With `--threads 1,2` each model is measured with 1 thread, then with 2.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from ortkit.errors import ModelError
 from ortkit.kernels.metadata import library_path
 from scripts.benches import corpus, output
 from scripts.benches.cpu_turns import Engine, take_turns, this_python
+from scripts.benches.int8_share import Share, reasons_of, share_of
 from scripts.benches.precision import middle, quantize, relative_error
 
 MODELS = (
@@ -35,29 +36,13 @@ MODELS = (
     "efficientnet_b0",
 )  # fmt: skip
 FLOAT, RUNTIME, OURS, OPENVINO = "float32", "onnxruntime int8", "ortkit int8", "openvino int8"
-#: Operators that multiply matrices or filters: on bytes, and on floats.
-ON_BYTES = frozenset(
-    {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "QGemm",
-     "QLinearConv", "QLinearMatMul"}
-)  # fmt: skip
-ON_FLOATS = frozenset(
-    {"Attention", "Conv", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul",
-     "MultiHeadAttention"}
-)  # fmt: skip
-_FUSED = "ortkit.fused"
+BF16, LOWERED = "ortkit bf16", "ortkit precision int8"
+#: What `ortkit optimize` lowers from float32, and the precision that it is asked for.
+PRECISIONS: Mapping[str, str] = {BF16: "bf16", LOWERED: "int8"}
 #: Tokens of a sequence.
 _LENGTH = 128
 #: An output whose last axis has this many numbers may be logits.
 _LEAST_CLASSES = 10
-
-
-@dataclass(frozen=True)
-class Share:
-    """What of a model multiplies bytes, and why the rest does not."""
-
-    on_bytes: int
-    on_floats: int
-    why: str
 
 
 @dataclass(frozen=True)
@@ -66,10 +51,12 @@ class Row:
 
     model: str
     variant: str
+    threads: int
     median_ms: float | None = None
     fastest_ms: float | None = None
     by_float: float | None = None
     by_runtime: float | None = None
+    by_bf16: float | None = None
     error: float | None = None
     top1: float | None = None
     share: Share | None = None
@@ -97,6 +84,10 @@ class Files:
         """The model of a variant; the library lies beside it."""
         return self.folder / f"{self.name}.{name.replace(' ', '-')}.onnx"
 
+    def report(self, name: str) -> Path:
+        """What `ortkit optimize` says of a variant, as JSON."""
+        return self.variant(name).with_suffix(".json")
+
 
 def main() -> int:
     """Make what is missing, measure, print and write."""
@@ -109,7 +100,9 @@ def main() -> int:
         files = Files(folder, name)
         problems = prepare(files, options)
         if not options.prepare:
-            rows += _measured(files, problems, options)
+            shares: dict[str, Share] = {}
+            for threads in thread_counts(options.threads):
+                rows += _measured(files, problems, options, threads, shares)
         for problem in problems.items():
             output.say(f"int8: {name}: {': '.join(problem)}")
     if options.prepare:
@@ -133,13 +126,13 @@ def prepare(files: Files, options: argparse.Namespace) -> dict[str, str]:
         drawn = models.feeds(onnx.load(files.source, load_external_data=False), sequence=_LENGTH)
         np.savez(files.feeds, **drawn)  # type: ignore[arg-type]
     problems: dict[str, str] = {}
-    wanted = (RUNTIME, OURS, *((OPENVINO,) if options.openvino_python else ()))
+    wanted = (RUNTIME, OURS, *PRECISIONS, *((OPENVINO,) if options.openvino_python else ()))
     for name in wanted:
         if files.variant(name).exists():
             continue
         output.say(f"int8: {files.name}: {name}")
         try:
-            _make(files, name, options.threads)
+            _make(files, name, thread_counts(options.threads)[0])
         except ModelError as error:
             problems[name] = str(error)
     return problems
@@ -153,25 +146,51 @@ def _make(files: Files, name: str, threads: int) -> None:
     """
     target = files.variant(name)
     command = [sys.executable, "-m"]
-    if name == OURS:
+    if name == OURS or name in PRECISIONS:
+        source = files.variant(RUNTIME) if name == OURS else files.source
         # What it computes is compared here; that a model is right, `ortkit optimize` says.
         command += [
-            "ortkit", "optimize", str(files.variant(RUNTIME)), "-o", str(target), "--quiet",
-            "--no-verify", "--no-timing", "--threads", str(threads),
+            "ortkit", "optimize", str(source), "-o", str(target), "--json", "--no-verify",
+            "--no-timing", "--threads", str(threads),
         ]  # fmt: skip
+        if name in PRECISIONS:
+            command += ["--precision", PRECISIONS[name], "--inputs", str(files.feeds)]
+        if name == LOWERED:
+            command += ["--calibrate", str(files.feeds)]
     else:
         how = "--static" if name == OPENVINO else "--quantize"
         command += [__spec__.name, how, str(files.source), str(target)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise ModelError(ended.stderr.strip().rpartition("\n")[2][:200] or "it failed")
+    if command[2] == "ortkit":
+        files.report(name).write_text(ended.stdout, encoding="utf-8")
 
 
-def _measured(files: Files, problems: Mapping[str, str], options: argparse.Namespace) -> list[Row]:
-    """Time the variants of one model."""
+def thread_counts(text: str) -> list[int]:
+    """Return the numbers of threads of a text with commas between them."""
+    return [int(part) for part in text.split(",")]
+
+
+def _measured(
+    files: Files,
+    problems: Mapping[str, str],
+    options: argparse.Namespace,
+    threads: int,
+    shares: dict[str, Share],
+) -> list[Row]:
+    """Time the variants of one model with a number of threads.
+
+    Args:
+        files: The model's.
+        problems: Why some variants cannot be made.
+        options: Of the command.
+        threads: Of each process.
+        shares: Of each variant; those that are missing are added.
+    """
     clock = "processor" if options.processor_time else "wall"
     engines = {FLOAT: Engine(this_python(), "onnxruntime", files.source, clock=clock)}
-    for name in (RUNTIME, OURS):
+    for name in (RUNTIME, OURS, *PRECISIONS):
         library = library_path(files.variant(name))
         engines[name] = Engine(
             this_python(), "onnxruntime", files.variant(name),
@@ -181,16 +200,18 @@ def _measured(files: Files, problems: Mapping[str, str], options: argparse.Names
         python = options.openvino_python
         engines[OPENVINO] = Engine(python, "openvino", files.variant(OPENVINO), clock=clock)
     engines = {name: engine for name, engine in engines.items() if name not in problems}
-    output.say(f"int8: {files.name}: measuring")
+    output.say(f"int8: {files.name}: measuring, {threads} threads")
     with tempfile.TemporaryDirectory(prefix="ortkit-int8-") as made:
         folder = Path(made)
         times, failed = take_turns(
-            engines, files.feeds, folder, threads=options.threads, processes=options.processes,
+            engines, files.feeds, folder, threads=threads, processes=options.processes,
             turns=options.turns,
         )  # fmt: skip
         rows = []
         for name, elapsed in times.items():
-            row = Row(files.name, name, 1e3 * middle(elapsed), 1e3 * min(map(min, elapsed)))
+            row = Row(
+                files.name, name, threads, 1e3 * middle(elapsed), 1e3 * min(map(min, elapsed))
+            )  # fmt: skip
             if FLOAT in times:
                 reference = folder / f"{FLOAT}.npz"
                 row = replace(
@@ -200,50 +221,16 @@ def _measured(files: Files, problems: Mapping[str, str], options: argparse.Names
                 )  # fmt: skip
             if RUNTIME in times:
                 row = replace(row, by_runtime=middle(times[RUNTIME]) / middle(elapsed))
-            if name in (RUNTIME, OURS):
-                row = replace(row, share=share_of(engines[name], folder))
+            if BF16 in times:
+                row = replace(row, by_bf16=middle(times[BF16]) / middle(elapsed))
+            if name in (RUNTIME, OURS, *PRECISIONS):
+                if name not in shares:
+                    shares[name] = share_of(engines[name], folder, reasons_of(files.report(name)))
+                row = replace(row, share=shares[name])
             rows.append(row)
     return rows + [
-        Row(files.name, name, problem=why) for name, why in {**problems, **failed}.items()
+        Row(files.name, name, threads, problem=why) for name, why in {**problems, **failed}.items()
     ]
-
-
-def share_of(engine: Engine, folder: Path) -> Share:
-    """Return what multiplies bytes in a model, as ONNX Runtime runs it."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(folder / "run.onnx")
-    if engine.library is not None:
-        options.register_custom_ops_library(str(engine.library))
-    onnxruntime.InferenceSession(engine.model, options, providers=["CPUExecutionProvider"])
-    run = onnx.load(folder / "run.onnx", load_external_data=False)
-    given = onnx.load(engine.model, load_external_data=False)
-    return counted(run.graph, {function.name: list(function.node) for function in given.functions})
-
-
-def counted(graph: onnx.GraphProto, bodies: Mapping[str, Sequence[onnx.NodeProto]]) -> Share:
-    """Count the operators that multiply bytes, and those that multiply floats by their reason.
-
-    Args:
-        graph: As it runs.
-        bodies: Of fused nodes.
-    """
-    held = {tensor.name for tensor in graph.initializer}
-    on_bytes, reasons = 0, Counter[str]()
-    for node in graph.node:
-        if node.domain == _FUSED:
-            inside = [body.op_type for body in bodies.get(node.op_type, ())]
-            on_bytes += sum(item in ON_BYTES for item in inside)
-            reasons["float32 kernels of ortkit"] += sum(one in ON_FLOATS for one in inside)
-        elif node.op_type in ON_BYTES:
-            on_bytes += 1
-        elif node.op_type in ON_FLOATS:
-            varies = len(node.input) > 1 and not held.intersection(node.input[1:2])
-            reasons["factors that vary" if varies else "not quantized"] += 1
-    why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common() if count)
-    return Share(on_bytes, reasons.total(), why)
 
 
 def top1_agreement(reference: Path, other: Path) -> float | None:
@@ -262,16 +249,17 @@ def show(rows: Sequence[Row]) -> None:
     """Print one table for all models."""
     output.table(
         "int8, ms",
-        ("model", "variant", "median", "fastest", "times float32", "times onnxruntime int8",
-         "error", "top-1", "in int8", "left in float32"),
+        ("model", "variant", "threads", "median", "fastest", "times float32",
+         "times onnxruntime int8", "times bf16", "error", "top-1", "in int8", "not in int8"),
         [
             (
-                row.model, row.variant, _fixed(row.median_ms), _fixed(row.fastest_ms),
-                _fixed(row.by_float), _fixed(row.by_runtime),
+                row.model, row.variant, row.threads, _fixed(row.median_ms),
+                _fixed(row.fastest_ms), _fixed(row.by_float), _fixed(row.by_runtime),
+                _fixed(row.by_bf16),
                 "" if row.error is None else f"{row.error:.1e}",
                 "" if row.top1 is None else f"{100 * row.top1:.1f} %",
                 "" if row.share is None
-                else f"{row.share.on_bytes} of {row.share.on_bytes + row.share.on_floats}",
+                else f"{row.share.on_bytes} of {row.share.total}",
                 row.problem or ("" if row.share is None else row.share.why),
             )
             for row in rows
@@ -289,7 +277,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", metavar="NAMES", help="these of the models, with commas between them")
     add("--folder", type=Path, help="where the models are kept (default: build/int8-models)")
     add("--prepare", action="store_true", help="make the models, and measure nothing")
-    add("--threads", type=int, default=1, help="of each process (default: 1)")
+    add("--threads", default="1", help="of each process; several, with commas (default: 1)")
     add("--processes", type=int, default=2, help="of each variant (default: 2)")
     add("--turns", type=int, default=8, help="of each process (default: 8)")
     add("--processor-time", action="store_true", help="count the time of threads, not of a clock")

@@ -130,6 +130,8 @@ class _Writer:
         self.amx: AmxTiles | None = None
         if has_tiles(level) and takes(depth):
             self.amx = AmxTiles(e, self.of, self.buffers, product_.panels, depth)
+            rows = product(self.of.leading).static
+            self.amx.split_fetches(None if rows is None else -(-rows // self.amx.block_rows))
         self.tiles = self.amx or Int8Tiles(e, self.of, self.buffers, product_.panels, depth)
         self.height = ROWS if self.amx else self.tiles.heights[0]
         if not e.has_dot4:
@@ -171,7 +173,8 @@ class _Writer:
         e = self.e
         if self.amx:
             strips = e.divide_up(count, TILE), partial(self._strip, (top, count), panel)
-            self.amx.each_strip(self.buffers[self.of.x], self.of.depth, strips, panel)
+            block = e.divide_down(top, self.amx.block_rows)
+            self.amx.each_strip(self.buffers[self.of.x], self.of.depth, strips, panel, block)
             return
 
         def tile(index: Expr, height: int) -> None:

@@ -33,10 +33,12 @@ _PITCH = WIDTH * GROUP
 # Steps of equal size may be more than the fewest by this factor. A multiply takes as long
 # whatever its depth is: 7.0 ns of 64 bytes, 6.3 of 16 (Emerald Rapids, 2026-11-28).
 _MOST_STEPS = 1.25
-# Weights of up to this size stay in the second level of cache; others are fetched ahead.
-_NEAR_BYTES = 1024 * 1024
-# Parts of the next panel, of which each block fetches one.
-_PARTS = 4
+# Weights of fewer bytes are not fetched ahead. In a model others are in the third level of cache
+# or in memory, even where they would fit the second: bert's 36 of 590 KB took 137 us each instead
+# of 104 for one that had just been read (Emerald Rapids, 2026-11-29).
+_MIN_FETCHED_BYTES = 64 * 1024
+# Blocks that share the fetch of the next panel: at most, and where their number is not known.
+_MAX_PARTS, _USUAL_PARTS = 8, 4
 # Tiles: sums (strip, column) 0 to 3, then two strips, then two of weights.
 _A, _B = 4, 6
 # Of a single strip with a shorter last step: sums, the strip, weights, both of the last step.
@@ -100,8 +102,8 @@ class AmxTiles(Int8Tiles):
         super().__init__(e, of, buffers, panels, depth)
         self.steps = steps_of(depth.groups)
         self.sums, self.origin = e.aligned(ROWS * WIDTH, "int32")
-        self.fetches = panels.count * depth.all_groups * _PITCH > _NEAR_BYTES
-        self.part = e.i64(0)
+        self.fetches = panels.count * depth.all_groups * _PITCH > _MIN_FETCHED_BYTES
+        self.parts, self.part = _USUAL_PARTS, e.i64(0)
         self.shaped = e.local(1, "int64")
         e.store(self.shaped, e.i64(-1), e.i64(0))
 
@@ -110,12 +112,30 @@ class AmxTiles(Int8Tiles):
         """Strips of a block."""
         return 1 if self.steps.last else 2
 
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self.strips * TILE
+
+    def split_fetches(self, blocks: int | None) -> None:
+        """Cut the fetch of a panel into as many parts as blocks are multiplied by it.
+
+        Args:
+            blocks: Of all rows; None if their number is not known.
+        """
+        self.parts = _USUAL_PARTS if blocks is None else max(1, min(blocks, _MAX_PARTS))
+
     def release(self) -> None:
         """Emit the release of the tiles, the last statement of a kernel."""
         self.e.release_tiles()
 
     def each_strip(
-        self, x: Buffer, pitch: int, strips: tuple[Expr, Callable[[Expr], Strip]], panel: Opened
+        self,
+        x: Buffer,
+        pitch: int,
+        strips: tuple[Expr, Callable[[Expr], Strip]],
+        panel: Opened,
+        block: Expr | None = None,
     ) -> None:
         """Emit strips, two at a time.
 
@@ -124,20 +144,23 @@ class AmxTiles(Int8Tiles):
             pitch: Bytes from a row to the next.
             strips: How many there are; the strip of a number.
             panel: The columns.
+            block: The number of the first block among all that the panel is multiplied by; 0 if
+                it is None.
         """
         e, (count, strip_at) = self.e, strips
         with e.loop(e.divide_up(count, self.strips)) as index:
             first = e.share(index * e.i64(self.strips))
-            self.part = e.share(e.tir.bitwise_and(index, e.i64(_PARTS - 1)))
+            number = index if block is None else block + index
+            self.part = e.share(e.tir.floormod(number, e.i64(self.parts)))
             upper = strip_at(first)
             if self.strips == 1:
                 self.block(x, pitch, [upper], panel)
                 return
             with e.block() as both:
                 self.block(x, pitch, [upper, strip_at(e.share(first + e.i64(1)))], panel)
-            with e.block() as block:
+            with e.block() as single:
                 self.block(x, pitch, [upper], panel)
-            e.branch(first + e.i64(1) < count, both, block)
+            e.branch(first + e.i64(1) < count, both, single)
 
     def block(self, x: Buffer, pitch: int, strips: Sequence[Strip], panel: Opened) -> None:
         """Emit a block: its sums, then its results.
@@ -222,7 +245,7 @@ class AmxTiles(Int8Tiles):
 
     def _fetch(self, start: Expr) -> None:
         """Emit the fetch of a part of the weights one panel after those of a step."""
-        e, lines = self.e, -(-self.steps.size * _PITCH // (_PARTS * BYTES))
+        e, lines = self.e, -(-self.steps.size * _PITCH // (self.parts * BYTES))
         ahead = e.i64(self.depth.all_groups * _PITCH)
         start = e.share(start + ahead + self.part * e.i64(lines * BYTES))
         for line in range(lines):
