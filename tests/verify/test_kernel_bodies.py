@@ -185,3 +185,25 @@ def test_blocks_are_rounded_to_int8(opset: int) -> None:
     blocks = x.reshape(-1, 32)
     scale = np.maximum(np.abs(blocks).max(-1, keepdims=True), 1e-30) / 127
     np.testing.assert_allclose(got, (np.round(blocks / scale) * scale).reshape(x.shape), rtol=1e-6)
+
+
+@pytest.mark.parametrize("zeros", ["none", "numbers", "rows and columns"])
+def test_products_of_bytes_are_exact_and_wrap_around(zeros: str) -> None:
+    random = np.random.default_rng(3)
+    a = random.integers(0, 256, (2, 3, 80_000), dtype=np.uint8)
+    b = random.integers(-128, 128, (80_000, 5), dtype=np.int8)
+    a[0, 0], b[:, 0] = 255, 127  # 80,000 times 255 by 127 is more than int32 has
+    shapes = {"none": (), "numbers": ((), ()), "rows and columns": ((3,), (5,))}[zeros]
+    given = [random.integers(0, 9, shape).astype(np.uint8) for shape in shapes]
+    given[1:] = [zero.astype(np.int8) for zero in given[1:]]
+    names = ", ".join("abzk"[: 2 + len(given)])
+    body = function(f"({names}) => (y) {{ y = MatMulInteger({names}) }}")
+    (found,) = ReferenceEvaluator(body, new_ops=list(OPS)).run(
+        None, dict(zip("abzk", (a, b, *given), strict=False)), attributes={}
+    )
+    whole = [a.astype(np.int64), b.astype(np.int64)]
+    if given:
+        whole = [whole[0] - given[0][..., None], whole[1] - given[1]]
+    wanted = whole[0] @ whole[1]
+    assert abs(wanted).max() > np.iinfo(np.int32).max
+    np.testing.assert_array_equal(found, wanted.astype(np.int32))
