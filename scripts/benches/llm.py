@@ -2,7 +2,7 @@
 
 All engines have a process each and take turns, at some numbers of threads and at their own.
 Weights are random. `FOLDER` gets what is missing in it: the decoder in int4, its optimized form,
-and the same sizes in Q4_0. Memory is read before and after each round, for the bandwidth.
+and the same sizes in Q4_0. Memory is read before and after the tokens of each engine.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from scripts.benches import output
 from scripts.benches.llm_models import Q4_BLOCK, Sizes, genai_folder, gguf_file, weights_of
 from scripts.benches.llm_rows import Row, header, merged
 from scripts.benches.read_bandwidth import Reader, reader
+
+#: Passes over memory before the tokens of an engine, and after them.
+_PASSES = 4
 
 
 class Engine:
@@ -59,14 +62,15 @@ class Engine:
         self.row.prefill_ms.setdefault(prompt, []).append(found["prefill_ms"])
         self.row.cpu_ms.setdefault(prompt, []).append(found["cpu_ms"])
 
-    def decode(self, prompt: int, tokens: int) -> None:
-        """Read a prompt, and add some tokens to it."""
+    def decode(self, prompt: int, tokens: int) -> list[float]:
+        """Read a prompt, add some tokens to it, and return the ms of each."""
         found = self._ask(prompt, tokens)
         self.row.prefill_ms.setdefault(prompt, []).append(found["prefill_ms"])
         self.row.token_ms.setdefault(prompt, []).extend(found["token_ms"])
         if found["tokens_cpu_ms"] is not None:
             each = found["tokens_cpu_ms"] / tokens
             self.row.token_cpu_ms.setdefault(prompt, []).append(each)
+        return list(found["token_ms"])
 
     def _ask(self, prompt: int, tokens: int) -> Mapping[str, Any]:
         assert self.process.stdin is not None
@@ -136,23 +140,25 @@ def measure(plan: Plan, memory: Reader) -> tuple[list[Row], dict[int, list[float
     rows = rows_of(plan)
     rates: dict[int, list[float]] = {}
 
-    def read() -> None:
-        for count in plan.threads:
-            rates.setdefault(count, []).extend(memory.rates(count))
+    def decode(engine: Engine, prompt: int) -> None:
+        count = engine.row.threads or max(plan.threads)
+        passes = memory.rates(count, _PASSES)
+        times = engine.decode(prompt, plan.tokens)
+        passes += memory.rates(count, _PASSES)
+        engine.row.add_share(prompt, times, passes)
+        rates.setdefault(count, []).extend(passes)
 
     with ExitStack() as stack:
         engines = [stack.enter_context(Engine(row, plan.sizes)) for row in rows]
         for engine in engines:  # the first prompt pays for new pages
             engine.warm_up(plan.prompts[0])
-        read()
         for _ in range(plan.rounds):
             for prompt in plan.prompts:
                 for engine in engines:
                     engine.prefill(prompt)
             for prompt in plan.prompts:
                 for engine in engines:
-                    engine.decode(prompt, plan.tokens)
-            read()
+                    decode(engine, prompt)
     return rows, rates
 
 
@@ -194,9 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows, rates = measure(plan, memory)
     if options.into:
         rows = add_calls_before(options.into, rows, rates)
-    best = {count: max(each) for count, each in rates.items()}
     title = f"{options.layers} layers of 2,048 x 8,192 in int4, blocks of {sizes.block}"
-    output.table(title, header(plan.prompts), [row.cells(best) for row in rows])
+    output.table(title, header(plan.prompts), [row.cells() for row in rows])
     for count, found in sorted(rates.items()):
         low, middle, high = (f"{each / 1e9:.1f}" for each in spread(found))
         print(f"{count} threads read {low} to {high} GB/s, {middle} by the median")

@@ -33,6 +33,8 @@ class Row:
     """Bytes of the model's weights."""
     read: dict[int, int] = field(default_factory=dict)
     """Bytes of weights and caches that a token behind a prompt reads."""
+    shares: dict[int, list[float]] = field(default_factory=dict)
+    """Parts of the bandwidth that tokens use, by the tokens before them; see `add_share`."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Row:
@@ -50,26 +52,31 @@ class Row:
     def add(self, other: Row) -> None:
         """Add what the same engine took in another call."""
         self.create_ms += other.create_ms
-        mine = (self.prefill_ms, self.token_ms, self.cpu_ms, self.token_cpu_ms)
-        theirs = (other.prefill_ms, other.token_ms, other.cpu_ms, other.token_cpu_ms)
+        mine = (self.prefill_ms, self.token_ms, self.cpu_ms, self.token_cpu_ms, self.shares)
+        theirs = (
+            other.prefill_ms, other.token_ms, other.cpu_ms, other.token_cpu_ms, other.shares,
+        )  # fmt: skip
         for here, there in zip(mine, theirs, strict=True):
             for prompt, times in there.items():
                 here.setdefault(prompt, []).extend(times)
         self.resident = max(self.resident, other.resident)
         self.read |= other.read
 
-    def shares(self, bandwidth: Mapping[int, float]) -> list[float]:
-        """Return the part of the bandwidth that tokens use, by the tokens before them.
+    def add_share(self, prompt: int, times: Sequence[float], rates: Sequence[float]) -> None:
+        """Note which part of the bandwidth some tokens use.
+
+        A virtual machine is slower for seconds at a time, so both are measured in turns.
 
         Args:
-            bandwidth: Bytes a second, by threads; 0 threads get the most.
+            prompt: Tokens before them.
+            times: The ms of each.
+            rates: Bytes a second of passes over memory just before and after them.
         """
-        most = bandwidth.get(self.threads, max(bandwidth.values()))
-        times = {prompt: statistics.median(each) for prompt, each in self.token_ms.items()}
-        return [self.read[prompt] / (1e-3 * ms * most) for prompt, ms in times.items()]
+        read = self.read[prompt] / (1e-3 * statistics.median(times))
+        self.shares.setdefault(prompt, []).append(read / statistics.median(rates))
 
-    def cells(self, bandwidth: Mapping[int, float]) -> tuple[str, ...]:
-        """Return the cells of the table; see `shares`."""
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of the table."""
         return (
             self.name,
             *(f"{min(each):,.0f}" for each in self.prefill_ms.values()),
@@ -78,7 +85,7 @@ class Row:
             *(_least(self.token_cpu_ms.get(prompt)) for prompt in self.token_ms),
             f"{statistics.median(self.create_ms):,.0f}",
             f"{self.resident / 1e6:,.0f}",
-            *(f"{share:.0%}" for share in self.shares(bandwidth)),
+            *(f"{statistics.median(each):.0%}" for each in self.shares.values()),
             f"{(self.resident - self.before) / self.weights:.2f}",
         )
 

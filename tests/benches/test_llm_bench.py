@@ -40,15 +40,24 @@ def test_embeddings_are_read_a_row_a_token(tmp_path: Path) -> None:
 
 
 def test_the_share_of_the_bandwidth() -> None:
-    row = Row("a", "genai", Path(), 1, token_ms={8: [2.0]}, read={8: 10_000_000})
-    assert row.shares({1: 10e9, 2: 20e9}) == [pytest.approx(0.5)]
-    row.threads = 0
-    assert row.shares({1: 10e9, 2: 20e9}) == [pytest.approx(0.25)]
+    row = Row("a", "genai", Path(), 1, read={8: 10_000_000})
+    row.add_share(8, [9.0, 2.0, 1.0], [1e9, 10e9, 20e9])
+    row.add_share(8, [4.0], [10e9])
+    assert row.shares == {8: [pytest.approx(0.5), pytest.approx(0.25)]}
 
 
 def test_calls_are_merged() -> None:
     first, second = (
-        Row("a", "genai", Path("m"), 1, [load], {8: [ms]}, {8: [ms]}, {8: [ms]}, {8: [ms]}, size)
+        Row(
+            "a",
+            "genai",
+            Path("m"),
+            1,
+            [load],
+            *({8: [ms]} for _ in range(4)),
+            size,
+            shares={8: [ms]},
+        )
         for load, ms, size in ((5.0, 2.0, 10), (7.0, 1.0, 20))
     )
     other = Row("b", "genai", Path("m"), 0, [1.0])
@@ -57,7 +66,7 @@ def test_calls_are_merged() -> None:
     assert (smallest.name, both.name) == ("b", "a")
     assert both.create_ms == [5.0, 7.0]
     assert both.resident == 20
-    for times in (both.prefill_ms, both.token_ms, both.cpu_ms, both.token_cpu_ms):
+    for times in (both.prefill_ms, both.token_ms, both.cpu_ms, both.token_cpu_ms, both.shares):
         assert times == {8: [2.0, 1.0]}
 
 

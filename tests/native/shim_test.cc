@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -27,12 +28,15 @@ constexpr int32_t kDouble = 11;
 // ---- four ops and their kernels
 // How often each unit was computed, by all threads.
 std::vector<std::atomic<int>>* visits = nullptr;
+// The units of each call of AddRows, if one thread makes all.
+std::vector<int64_t>* calls = nullptr;
 
 // Y[a, b] = X[a, b] + W[b], a unit a row.
 int32_t AddRows(char* const* data, const int64_t* sizes, int64_t begin, int64_t end) {
   const auto* x = reinterpret_cast<const float*>(data[0]);
   const auto* w = reinterpret_cast<const float*>(data[1]);
   auto* y = reinterpret_cast<float*>(data[2]);
+  if (calls != nullptr) calls->push_back(end - begin);
   for (int64_t row = begin; row < end; ++row) {
     if (visits != nullptr) ++(*visits)[row];
     for (int64_t i = 0; i < sizes[1]; ++i) y[row * sizes[1] + i] = x[row * sizes[1] + i] + w[i];
@@ -158,6 +162,26 @@ void EachUnitIsComputedOnce() {
       visits = nullptr;
     }
   }
+}
+
+void ThreadsClaimLessAndLess() {
+  const Session session;
+  std::vector<int64_t> found;
+  calls = &found;
+  constexpr int64_t kUnits = 30000;
+  Case one({{kUnits, 4}, {4}}, 1);
+  EXPECT_TEXT(session.Run("add_rows_0", &one.context), "");
+  calls = nullptr;
+  int64_t left = kUnits;
+  const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+  // A unit costs 20 us, a slice 10 more: 8 times that is 4 units, and the quotient is rounded up.
+  const int64_t least = 4;
+  for (const int64_t units : found) {
+    const int64_t wanted = std::max(least, left / (5 * cores) * 4);
+    EXPECT(units == std::min(wanted, left));
+    left -= units;
+  }
+  EXPECT(left == 0 && found.size() > 8);
 }
 
 void UnitsOfOneElementAreCutWhereVectorsBegin() {
@@ -509,6 +533,7 @@ struct {
   void (*run)();
 } const tests[] = {
     {"each unit is computed once", EachUnitIsComputedOnce},
+    {"threads claim less and less", ThreadsClaimLessAndLess},
     {"units of one element are cut where vectors begin", UnitsOfOneElementAreCutWhereVectorsBegin},
     {"nothing to compute calls nothing", NothingToComputeCallsNothing},
     {"what does not fit is refused", WhatDoesNotFitIsRefused},

@@ -9,7 +9,14 @@
 static inline int32_t run_step(OrtkitKernelContext* context, OrtkitCall call, char* const* data,
                                const int64_t* sizes, int64_t units, OrtkitUnitCost cost) {
   if (units <= 0) return 0;
-  OrtkitSlices work = {call, data, sizes, units, OrtkitUnitsOfSlice(units, &cost), 0};
+  OrtkitSlices work = {call, data, sizes, units, OrtkitUnitsOfClaim(units, &cost), 0, 0};
+  if (work.slice != 0 && work.slice < units) {
+    const int32_t code =
+        context->parallel_for(context, OrtkitComputeClaims, (size_t)OrtkitCores(), &work);
+    if (code != 0) return code;
+    return work.failure == 0 ? 0 : context->fail(context, 1, "a kernel failed");
+  }
+  work.slice = OrtkitUnitsOfSlice(units, &cost);
   if (work.slice == units) {
     OrtkitComputeSlice(&work, 0);
   } else {
