@@ -65,7 +65,7 @@ class Row:
     def add_share(self, prompt: int, times: Sequence[float], rates: Sequence[float]) -> None:
         """Note which part of the bandwidth some tokens use.
 
-        A virtual machine is slower for seconds at a time, so both are measured in turns.
+        A virtual machine is slower for seconds at a time, so the two are interleaved.
 
         Args:
             prompt: Tokens before them.
