@@ -17,10 +17,13 @@ NOMINAL_SIZE = 128
 class Matched(Protocol):
     """A region that a template takes."""
 
-    def estimate(self) -> tuple[float, float]:
+    def estimate(self, level: str) -> tuple[float, float]:
         """Return nanoseconds of its heavy operator on one thread: ONNX Runtime's, and ours.
 
         Sizes that are not known are `NOMINAL_SIZE`; what is around the operator is not counted.
+
+        Args:
+            level: Of the processors that it runs on.
         """
         ...
 

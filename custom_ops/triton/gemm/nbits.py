@@ -158,8 +158,9 @@ class NBitsGemm:
         )
         return (*made, self._unaligned())
 
-    def estimate(self) -> tuple[float, float]:
+    def estimate(self, level: str) -> tuple[float, float]:
         """Return nanoseconds of the product, ONNX Runtime's and ours."""
+        del level
         of, rows = self.form, self.form.rows.at(NOMINAL_SIZE)
         weights = of.depth * of.columns
         is_written = isinstance(self._fitting(rows)[0], Written)

@@ -41,8 +41,9 @@ class GroupedAttention:
 
     form: GroupedForm
 
-    def estimate(self) -> tuple[float, float]:
+    def estimate(self, level: str) -> tuple[float, float]:
         """Return nanoseconds of a single row over a cache, ONNX Runtime's and ours."""
+        del level
         q = self.form.attention.q
         elements = NOMINAL_SIZE * q.heads * 2 * q.width
         return elements * _RUNTIME_NS, elements * _OURS_NS

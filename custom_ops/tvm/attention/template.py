@@ -58,8 +58,9 @@ class AttentionTemplate(Tuned, UnitKernel):
         """The region's."""
         return self.form.signature
 
-    def estimate(self) -> tuple[float, float]:
+    def estimate(self, level: str) -> tuple[float, float]:
         """Return nanoseconds of attention, ONNX Runtime's and ours; a batch counts once."""
+        del level
         of = self.form
         queries, keys = of.q.length.at(NOMINAL_SIZE), of.k.length.at(NOMINAL_SIZE)
         heads, width = of.q.batch.at(1) * of.q.heads, of.q.width + of.v.width

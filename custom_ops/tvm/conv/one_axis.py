@@ -102,8 +102,9 @@ class OneAxisConv(Tuned, UnitKernel):
         static, width = self.points_of_row.static, self.tile(level).vectors * VECTOR
         return _RUNS if static is None else max(1, min(_RUNS, ceil(static / width)))
 
-    def estimate(self) -> tuple[float, float]:
+    def estimate(self, level: str) -> tuple[float, float]:
         """Return nanoseconds of the convolution, ONNX Runtime's and ours."""
+        del level
         columns, depth, taps = self.filters
         made = product(map(extent_of, self.signature.outputs[0].shape)).at(NOMINAL_SIZE)
         theirs, ours = next(rates for least, *rates in _RATES if columns >= least)

@@ -106,7 +106,10 @@ def _candidate(
     index = region.nodes.index(core[-1])
     prologue = [node for node in region.nodes[:index] if node not in core]
     prediction = search.cost.around(
-        matched.estimate(), prologue, region.nodes[index + 1 :], anchor.batch
+        matched.estimate(search.scope.target.resolved().level),
+        prologue,
+        region.nodes[index + 1 :],
+        anchor.batch,
     )
     if anchor.weight_in_session:
         region = _with_weight_in_session(search, region, core[-1])

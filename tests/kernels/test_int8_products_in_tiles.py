@@ -1,4 +1,4 @@
-"""Int8 products in tiles: blocks fetch the next panel of weights, each a part of it."""
+"""Int8 products in tiles: blocks fetch the next panel of weights; estimates know the tiles."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ def test_blocks_fetch_all_of_the_next_panel(rows: int, blocks: int) -> None:
 
 def test_little_weights_are_not_fetched() -> None:
     assert fetches(128, 64, 64) == 0
+
+
+def test_estimates_know_the_tiles() -> None:
+    product = match(found(MODELS["dynamic"](Net(128, 256, 64)), LEVEL).signature)
+    assert isinstance(product, Int8Product)
+    (before, after), (slow_before, slow_after) = map(product.estimate, (LEVEL, "x86-64-v4-bf16"))
+    assert before < slow_before / 2
+    assert after < slow_after / 2
+    assert 1 - after / before > 0.2 > 1 - slow_after / slow_before
+
+
+def test_rows_that_tiles_cannot_read_are_estimated_without_them() -> None:
+    product = match(found(MODELS["dynamic"](Net(128, 254, 64)), LEVEL).signature)
+    assert isinstance(product, Int8Product)
+    assert product.estimate(LEVEL) == product.estimate("x86-64-v4-bf16")
