@@ -19,10 +19,10 @@ def charts() -> dict[str, Chart]:
 def cpu_chart() -> Chart:
     """Return how many times as fast float32 models are on a CPU."""
     text = (ROOT / "docs" / "benchmarks" / "cpu.md").read_text("utf-8")
-    (part,) = found(r"\n### Eleven models beside OpenVINO.*?\n(.*?\n)(?=### )", text)
+    (part,) = found(r"\n### Zen 4: eleven models beside OpenVINO.*?\n(.*?\n)(?=### )", text)
     rows = table(part, "| model | with kernels [95 %] |")
     day, processor, runtime, other = found(
-        r"Measured (\S+) on the same (.*?) machine .*?(onnxruntime \S+), (OpenVINO [\d.]+)\. ",
+        r"Measured (\S+) on a (.*?) machine .*?(onnxruntime \S+), (OpenVINO [\d.]+)\. ",
         " ".join(part.split()),
     )
     return Chart(
