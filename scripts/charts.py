@@ -43,8 +43,10 @@ def cpu_chart() -> Chart:
 def cuda_chart() -> Chart:
     """Return how many times as fast float16 models are on a GPU."""
     text = (ROOT / "docs" / "benchmarks" / "gpu.md").read_text("utf-8")
-    day, part = found(r"\n## Whole models: (\S+)\n(.*?\n)(?=## )", text)
-    gpu, runtime, torch = found(r"One (NVIDIA \S+) .*?(onnxruntime-gpu \S+), (torch \S+),", part)
+    (part,) = found(r"\n### One H100, one sample\n(.*?\n)(?=### )", text)
+    day, gpu, runtime, torch = found(
+        r"(\S+) on one (NVIDIA \S+) .*?(onnxruntime-gpu \S+), (torch \S+),", " ".join(part.split())
+    )
     rows = table(part, "| model | plain | plain graph")
     plain = [number(row["plain"]) for row in rows]
     ways = {

@@ -1,7 +1,7 @@
 """Times of large-M matmuls on a GPU, of cuBLAS and of ours, fitted to measurements.
 
 On an H100, float16, in CUDA graphs, matrices of 80 MB in rotation (2026-11-22):
-`docs/benchmarks/gpu.md` has the numbers. They are within a tenth of them mostly.
+`docs/benchmarks/gpu_kernels.md` has the numbers. They are within a tenth of them mostly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Times of matmuls with constant weights on an H100, in half precision and in fp8.
 
-Fits to what was measured (`docs/benchmarks/gpu.md`), in nanoseconds, matrices coming from memory.
+Fits to what was measured (`docs/benchmarks/gpu_kernels.md`), in nanoseconds.
+Matrices come from memory.
 """
 
 from __future__ import annotations
