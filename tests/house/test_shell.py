@@ -66,6 +66,8 @@ NOT_RUN = {
     ("docs/benchmarks/cpu", "scripts/bench "): _MEASURES,
     ("docs/benchmarks/cpu", "ortkit compare "): _MEASURES,
     ("docs/benchmarks/cpu", "scripts/test -k region_fuzz"): "the suite has this test",
+    ("docs/benchmarks/llm", "scripts/bench "): _MEASURES,
+    ("docs/benchmarks/precision", "scripts/bench "): _MEASURES,
     ("docs/benchmarks/spelling", "scripts/bench "): _MEASURES,
     ("models/README", "python -m models bert --size full "): "the model has 400 MB",
 }  # fmt: skip
