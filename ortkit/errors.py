@@ -104,6 +104,10 @@ class MissingDependencyError(UserError):
     """A runtime or toolchain that the call needs is not installed."""
 
 
+class StaleInstallationError(MissingDependencyError):
+    """The native part of ortkit was built from other sources than the code that uses it."""
+
+
 class CheckError(OrtkitError):
     """A check that the user asked for did not hold: exit code 1."""
 

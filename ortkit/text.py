@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 #: What is fused is called by its kind and the key of what it computes: `product_b01a9855222a`.
 _KEY = r"_([0-9a-f]{12})"
@@ -50,3 +52,19 @@ def _digits(keys: set[str]) -> int:
         for count in range(_LEAST_DIGITS, 13)
         if len({key[:count] for key in keys}) == len(keys)
     )
+
+
+def json_text(content: Mapping[str, object]) -> str:
+    """Return a JSON document of several lines; infinities and NaN, which JSON lacks, are null."""
+    try:
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

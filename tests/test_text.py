@@ -1,12 +1,15 @@
-"""Names of generated operators for people."""
+"""Names of generated operators for people; JSON."""
 
 from __future__ import annotations
+
+import json
+import math
 
 import onnx_ir as ir
 import pytest
 
 from ortkit.optimization.call import OptimizeOptions, optimize
-from ortkit.text import kind_of_op, with_short_keys
+from ortkit.text import json_text, kind_of_op, with_short_keys
 
 SOURCE = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 64] x) => (float[n, 64] y) {
@@ -52,3 +55,12 @@ def test_nodes_are_called_by_their_kind() -> None:
     assert fused
     for name, op_type in fused.items():
         assert name and name.rpartition("/")[2] == kind_of_op(op_type) != op_type
+
+
+def test_json_has_null_for_what_is_no_number() -> None:
+    content = {"a": [1.5, math.nan], "b": {"c": (math.inf, -math.inf, "NaN")}, "d": True}
+    text = json_text(content)
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "a": [1.5, None], "b": {"c": [None, None, "NaN"]}, "d": True,
+    }  # fmt: skip
+    assert text.endswith("}\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import beside, sizes
 from ortkit.cli.provider_options import provider_options
 from ortkit.text import plural
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         found = compile_model(
             model,
-            arguments.output or model.with_name(f"{model.stem}_ctx.onnx"),
+            arguments.output or beside(model, "_ctx.onnx"),
             options,
             verify=arguments.verify,
             inputs=arguments.inputs,

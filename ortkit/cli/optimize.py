@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -24,6 +23,7 @@ from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
 from ortkit.errors import UserError
 from ortkit.targets.catalog import KINDS, traits_of
+from ortkit.text import json_text
 
 if TYPE_CHECKING:
     from ortkit.measure.result import Measurement, RegionTiming
@@ -160,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_page(report.precision, arguments.model.name, arguments.report)
     elif arguments.report is not None:
         content = {**report.to_json(schema=schema), **written}
-        write_whole(arguments.report, json.dumps(content, indent=2) + "\n")
+        write_whole(arguments.report, json_text(content))
     if arguments.json:
         show.document({**report.to_json(arguments.why, schema), **written})
     elif not arguments.quiet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from ortkit.cli.genai_page import agreement_json, show_agreement
 from ortkit.cli.optimize_options import options_of
 from ortkit.cli.optimize_tables import headline, show_summary, show_tables
 from ortkit.errors import UserError
+from ortkit.text import json_text
 
 if TYPE_CHECKING:
     from ortkit.genai.optimize import OptimizedFolder
@@ -56,7 +56,7 @@ def run_folder(arguments: argparse.Namespace) -> int:
     for note in done.notes:
         show.note(f"note: {note}")
     if arguments.report is not None:
-        write_whole(arguments.report, json.dumps(document, indent=2) + "\n")
+        write_whole(arguments.report, json_text(document))
     if arguments.json:
         show.document(document)
     elif not arguments.quiet:

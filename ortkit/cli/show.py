@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ortkit.cli.table_widths import WIDE, Fit, cut, fitted, wrapped
-from ortkit.text import with_short_keys
+from ortkit.text import json_text, with_short_keys
 
 #: Off a terminal and without COLUMNS: rich would take 80 columns.
 _PIPE_WIDTH = 160
@@ -55,7 +54,7 @@ def shown_as_asked(arguments: argparse.Namespace) -> Iterator[None]:
 
 def document(content: Mapping[str, object]) -> None:
     """Print the one JSON document of a command that was given `--json`."""
-    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(json_text(content))
 
 
 def raw(text: str) -> None:

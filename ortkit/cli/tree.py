@@ -7,6 +7,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 _CHOICES = re.compile(r" \(choose from .*\)$")
@@ -39,6 +40,12 @@ class Parser(argparse.ArgumentParser):
         if words and words[0] in self.beside:
             return self.beside[words[0]].parse_known_args(words[1:], namespace)
         return super().parse_known_args(words, namespace)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Refuse an empty name: as a path it would be the current folder."""
+        if not arg_string and (action.type is Path or not action.option_strings):
+            raise argparse.ArgumentError(action, "is empty; name a file")
+        return super()._get_value(action, arg_string)
 
     def add_renamed(self, old: str, new: str) -> None:
         """Let a flag be given by its old name too, which no help shows, with a note on stderr."""

@@ -9,6 +9,7 @@ from typing import Any
 from ortkit.integrations.packages import require
 from ortkit.kernels.metadata import library_path
 from ortkit.optimization.call import OptimizeOptions, optimize
+from ortkit.text import json_text
 
 NAME = "OrtkitOptimization"
 _EXTRA = "olive"
@@ -66,7 +67,7 @@ class OrtkitOptimization(_passes.Pass):  # type: ignore[misc]
         found.save(path)
         report = path.with_suffix(".ortkit.json")
         content = found.report.to_json()
-        report.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        report.write_text(json_text(content), "utf-8")
         attributes = dict(model.model_attributes or {})
         more = [report, *(item for item in [library_path(path)] if item.is_file())]
         files = [*(attributes.get("additional_files") or ()), *map(str, more)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from ortkit.errors import KernelError, MissingDependencyError
+from ortkit.errors import KernelError, MissingDependencyError, StaleInstallationError
 from ortkit.fusion.regions.report import RegionReport
 from ortkit.optimization.options import OptimizeOptions
 from ortkit.rewrite.pipeline import PipelineResult
@@ -35,6 +35,7 @@ def compile_kernels(
 
     Raises:
         MissingDependencyError, KernelError: Kernels that were asked for cannot be made.
+        StaleInstallationError: The native part has another version: that is a fault to mend.
     """
     from ortkit.fusion.plan import compile_regions
     from ortkit.kernels.build.library import missing_toolchain
@@ -49,7 +50,7 @@ def compile_kernels(
         )  # fmt: skip
     except (MissingDependencyError, KernelError) as error:
         # Nothing has been replaced yet: the graph is as the passes left it.
-        if options.kernels != "auto":
+        if options.kernels != "auto" or isinstance(error, StaleInstallationError):
             raise
         return (), None, str(error)
     # Of kernels for devices the verification says whether they ran.

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from ortkit.errors import UserError
 from ortkit.kernels.trust import digest
-from ortkit.private_folder import read_regular
+from ortkit.private_folder import open_regular, read_regular
 from ortkit.runtime.libraries import library_of
 
 _ELF = b"\x7fELF"
@@ -26,7 +26,7 @@ def library_hashes(path: Path) -> list[str]:
         UserError: It cannot be read, or has no kernel library.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             is_library = file.read(len(_ELF)) == _ELF
         if is_library:
             return [digest(read_regular(path))]

@@ -68,6 +68,17 @@ def test_auto_goes_on_without_kernels_and_says_so_once(
     assert listed["regions"] == []
 
 
+def test_a_native_part_of_other_sources_is_an_error(
+    call, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linker, "MANIFEST_VERSION", linker.MANIFEST_VERSION + 1)
+    done = call("optimize", model, "-o", "out.onnx")
+    assert done.code == 2
+    assert "the native part of ortkit was built from other sources" in done.err
+    assert done.err.count("\n") == 1
+    assert list(tmp_path.glob("out*")) == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_backend_by_name_fails_with_what_to_do(
     way: str, call, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from ortkit.graph.check.graph_facts import facts_of_proto
 from ortkit.graph.check.ranks import check_ranks
 from ortkit.graph.io.external import ExternalFolder, check_locations
 from ortkit.graph.io.framing import Buffer, parse_without_large_tensors
+from ortkit.private_folder import open_regular
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def read_header(source: Path | bytes, where: str) -> Header | None:
     """
     if isinstance(source, bytes):
         return _header(source, where, None)
-    with source.open("rb") as file:
+    with open_regular(source) as file:
         found = os.fstat(file.fileno())
-        if found.st_size == 0 or not stat.S_ISREG(found.st_mode):
+        if found.st_size == 0:
             return None
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as buffer:
             return _header(buffer, where, source)

@@ -13,7 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ortkit import env
-from ortkit.errors import InternalError, KernelError, MissingDependencyError, UserError
+from ortkit.errors import (
+    InternalError,
+    KernelError,
+    MissingDependencyError,
+    StaleInstallationError,
+    UserError,
+)
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.cache_files import say_unused
 from ortkit.kernels.cuda import CudaKernel
@@ -269,7 +275,7 @@ def _check_version(header: Path, what: str, version: int) -> None:
         text = header.read_text("utf-8")
         found = re.search(rf"#define ORTKIT_{what}_VERSION (\d+)", text)
     if found is None or int(found[1]) != version:
-        raise MissingDependencyError(
+        raise StaleInstallationError(
             f"the native part of ortkit was built from other sources (its {what.lower()} has "
             f"version {found[1] if found else 'unknown'}, not {version})",
             where=str(header),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ortkit.private_folder import open_regular
 from ortkit.runtime.profiling.result import About
 from ortkit.runtime.profiling.trace.trace import Trace
 
@@ -71,7 +72,7 @@ def sha256_of(path: Path) -> str | None:
     """Return a file's hash, None if it cannot be read."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
     except OSError:

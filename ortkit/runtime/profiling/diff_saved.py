@@ -8,6 +8,7 @@ from typing import Literal
 from ortkit.errors import UserError
 from ortkit.graph.analysis.provenance import Alignment, align
 from ortkit.graph.io.open import open_model
+from ortkit.private_folder import open_regular
 from ortkit.runtime.intervals import CONFIDENCE, Direction, Speedup
 from ortkit.runtime.profiling.about import sha256_of
 from ortkit.runtime.profiling.diff import ProfileDiff, Side, diff_profiles
@@ -27,7 +28,7 @@ def kind_of(path: Path) -> Kind:
         UserError: It cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(64).lstrip(_SPACE)[:1]
     except OSError as error:
         raise UserError(error.strerror or str(error), where=str(path)) from error

@@ -10,6 +10,7 @@ from typing import Any
 
 from ortkit.errors import UserError
 from ortkit.kernels.cache_files import DAMAGED
+from ortkit.private_folder import read_regular
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.result import (
     SCHEMA,
@@ -33,7 +34,7 @@ def read_profile_document(path: Path) -> Profile:
         UserError: It cannot be read, is no such document, or is one of another version.
     """
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no JSON document"
         raise UserError(f"cannot read the profile: {reason}", where=str(path)) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ortkit.errors import UserError
+from ortkit.private_folder import read_regular
 from ortkit.runtime.profiling.trace.devices import KERNEL, attach_kernels, device_event
 from ortkit.runtime.profiling.trace.events import (
     HOLDERS,
@@ -36,7 +37,7 @@ def read_trace(path: Path) -> Trace:
         UserError: It cannot be read, is cut off, is no trace of ONNX Runtime, or holds no run.
     """
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
         try:
             reader = _Reader(text, by_name=True)
         except _SharedNamesError:
