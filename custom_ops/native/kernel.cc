@@ -17,15 +17,6 @@ int64_t CountUnits(const Run& run) {
 
 namespace {
 
-// The status of a kernel that returned a code.
-ort::Status* StatusOf(const Op& op, const Run& run, int32_t code) {
-  if (code == 0) return nullptr;
-  if (run.spec->value_size_count != 0) {  // it reads lengths too
-    return Refuse(op, ort::kInvalidArgument, "lengths and sizes of its inputs do not fit each other (%d)", code);
-  }
-  return Refuse(op, ort::kFail, "the kernel returned %d", code);
-}
-
 inline __attribute__((always_inline)) ort::Status* ComputeUnits(const Op& op, ort::KernelContext* context,
                                                                 Run& run) {
   // Units without elements may be many: 2^40 rows of none.
@@ -35,20 +26,20 @@ inline __attribute__((always_inline)) ort::Status* ComputeUnits(const Op& op, or
   const OrtkitOp& spec = *run.spec;
   const OrtkitUnitCost cost = {SizeOf(spec.unit_points, run.symbols), spec.picoseconds_per_point,
                                spec.shared_nanoseconds, spec.slice_picoseconds};
-  OrtkitSlices work = {spec.call, run.data, run.symbols, units, OrtkitUnitsOfClaim(units, &cost), 0, 0};
-  if (work.slice != 0 && work.slice < units) {
-    const auto threads = static_cast<size_t>(OrtkitCores());
-    ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, OrtkitComputeClaims, threads, 0, &work));
-    return StatusOf(op, run, work.failure);
-  }
-  work.slice = OrtkitUnitsOfSlice(units, &cost);
-  if (work.slice == units) {
-    OrtkitComputeSlice(&work, 0);
+  OrtkitSlices work = {spec.call, run.data, run.symbols, units, 0, 0, 0};
+  OrtkitTask task = nullptr;
+  const size_t tasks = OrtkitCutWork(&work, &cost, &task);
+  if (tasks == 1) {
+    task(&work, 0);
   } else {
-    const int64_t slices = (units - 1) / work.slice + 1;
-    ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, OrtkitComputeSlice, slices, 0, &work));
+    ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, task, tasks, 0, &work));
   }
-  return StatusOf(op, run, work.failure);
+  const int32_t code = work.failure;
+  if (code == 0) return nullptr;
+  if (run.spec->value_size_count != 0) {  // it reads lengths too
+    return Refuse(op, ort::kInvalidArgument, "lengths and sizes of its inputs do not fit each other (%d)", code);
+  }
+  return Refuse(op, ort::kFail, "the kernel returned %d", code);
 }
 
 // In its callers, so that one without places does not ask for them.

@@ -127,4 +127,19 @@ static inline void OrtkitComputeClaims(void* user, size_t index) {
   }
 }
 
+/* What threads call for a number of tasks, with the OrtkitSlices as `user`. */
+typedef void (*OrtkitTask)(void* user, size_t index);
+
+/* Cuts work by its cost, and returns how many tasks it has; a single one needs no other thread. */
+static inline size_t OrtkitCutWork(OrtkitSlices* work, const OrtkitUnitCost* cost, OrtkitTask* task) {
+  work->slice = OrtkitUnitsOfClaim(work->units, cost);
+  if (work->slice != 0 && work->slice < work->units) {
+    *task = OrtkitComputeClaims;
+    return (size_t)OrtkitCores();
+  }
+  *task = OrtkitComputeSlice;
+  work->slice = OrtkitUnitsOfSlice(work->units, cost);
+  return (size_t)((work->units - 1) / work->slice + 1);
+}
+
 #endif /* ORTKIT_SLICES_H_ */

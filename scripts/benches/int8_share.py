@@ -25,8 +25,6 @@ ON_FLOATS = frozenset(
      "MultiHeadAttention"}
 )  # fmt: skip
 _FUSED = "ortkit.fused"
-
-
 #: Operators that move numbers and change none.
 _MOVES = frozenset({"Reshape", "Slice", "Transpose"})
 

@@ -84,7 +84,7 @@ def check(tool: Path, architecture: int, folder: Path) -> dict[str, object]:
             roles = len(hand_overs(said, programs_of(kernels, architecture)))
             others = len(of_libraries(said, {step.entry for step in steps}))
             counts["racecheck, roles handed over"] = roles
-            counts["racecheck, kernels of cuBLAS"] = others
+            counts["racecheck, kernels of libraries"] = others
             found -= roles + others
         counts[kind] = found
         if counts[kind] != 0:

@@ -37,7 +37,7 @@ def hand_overs(said: str, programs: Programs) -> list[str]:
 
 
 def of_libraries(said: str, own: Collection[str]) -> list[str]:
-    """Return the reports in racecheck's output that are about kernels of cuBLAS.
+    """Return the reports in racecheck's output that are about kernels of libraries alone.
 
     A region's step may be a product by cuBLAS, whose kernels order their accesses by barriers in
     shared memory that racecheck does not follow. A report that names a kernel of ours is none.

@@ -9,19 +9,13 @@
 static inline int32_t run_step(OrtkitKernelContext* context, OrtkitCall call, char* const* data,
                                const int64_t* sizes, int64_t units, OrtkitUnitCost cost) {
   if (units <= 0) return 0;
-  OrtkitSlices work = {call, data, sizes, units, OrtkitUnitsOfClaim(units, &cost), 0, 0};
-  if (work.slice != 0 && work.slice < units) {
-    const int32_t code =
-        context->parallel_for(context, OrtkitComputeClaims, (size_t)OrtkitCores(), &work);
-    if (code != 0) return code;
-    return work.failure == 0 ? 0 : context->fail(context, 1, "a kernel failed");
-  }
-  work.slice = OrtkitUnitsOfSlice(units, &cost);
-  if (work.slice == units) {
-    OrtkitComputeSlice(&work, 0);
+  OrtkitSlices work = {call, data, sizes, units, 0, 0, 0};
+  OrtkitTask task = NULL;
+  const size_t tasks = OrtkitCutWork(&work, &cost, &task);
+  if (tasks == 1) {
+    task(&work, 0);
   } else {
-    const size_t slices = (size_t)((units - 1) / work.slice + 1);
-    const int32_t code = context->parallel_for(context, OrtkitComputeSlice, slices, &work);
+    const int32_t code = context->parallel_for(context, task, tasks, &work);
     if (code != 0) return code;
   }
   return work.failure == 0 ? 0 : context->fail(context, 1, "a kernel failed");

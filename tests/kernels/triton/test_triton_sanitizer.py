@@ -201,7 +201,7 @@ def test_what_is_found_fails_the_check(
     assert len(failures) == (2 if is_seen else 3)
     assert found["errors"] == {
         "memcheck": 0, "racecheck": 2, "racecheck, roles handed over": 0,
-        "racecheck, kernels of cuBLAS": 0,
+        "racecheck, kernels of libraries": 0,
         "memcheck of a mistake": int(is_seen),
     }  # fmt: skip
     assert found["kernels"] == ["pointwise_0", "pointwise_1", "pointwise_2"]
