@@ -8,10 +8,18 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.graph.shapes.reshape import RESHAPES, reshape_target
+from ortkit.graph.shapes.reshape import (
+    RESHAPES,
+    inserted_axes,
+    refuses_empty,
+    reshape_target,
+)
 from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
+
+#: From this opset on Unsqueeze and Squeeze have their axes as an input.
+AXES_ARE_INPUTS_SINCE = 13
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,7 @@ class MergeReshapes(NodePass):
         v = Reshape(x, [4, -1])
 
     A chain that ends in the shape it began with goes whole. Several steps that read one step all
-    read `x` then.
+    read `x` then. Where a Reshape might refuse an empty tensor, one Unsqueeze or Squeeze stays.
 
     Skips:
         * Steps that others read, which would stay.
@@ -61,9 +69,7 @@ class MergeReshapes(NodePass):
             site.miss("its result has several symbolic sizes that its source has elsewhere")
             return
         if site.claim("chain"):
-            name = f"{site.output.name}/shape"
-            shape = site.constant(target, name)
-            site.replace(site.op("Reshape", [source, shape]))
+            site.replace(_reshaped(site, source, before, after, target))
 
     def _undone(self, site: Site, inner: ir.Node) -> ir.Value | None:
         """Return the value up the chain that has the shape of the result, None if none has."""
@@ -77,6 +83,23 @@ class MergeReshapes(NodePass):
                 return source
             node = site.producer(source, *RESHAPES)
         return None
+
+
+def _reshaped(
+    site: Site,
+    source: ir.Value,
+    before: Sequence[Size],
+    after: Sequence[Size],
+    target: Sequence[int],
+) -> ir.Value:
+    """Return `source` in the shape `after`, by one node."""
+    name = site.output.name
+    if site.opset >= AXES_ARE_INPUTS_SINCE and refuses_empty(before, target):
+        if axes := inserted_axes(before, after):
+            return site.op("Unsqueeze", [source, site.constant(axes, f"{name}/axes")])
+        if axes := inserted_axes(after, before):
+            return site.op("Squeeze", [source, site.constant(axes, f"{name}/axes")])
+    return site.op("Reshape", [source, site.constant(target, f"{name}/shape")])
 
 
 def _reads_alike(site: Site, inner: ir.Node, before: Sequence[Size]) -> bool:

@@ -21,6 +21,7 @@ from ortkit.temporary import TemporaryFolder
 from ortkit.verify.accuracy import Allowance
 from ortkit.verify.batch_judging import judges_here
 from ortkit.verify.budget import Budget, check_budget
+from ortkit.verify.empty_batch import empty_batch
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds
 from ortkit.verify.inputs.own_limits import own_limit_sets
@@ -344,9 +345,11 @@ class Verifier:
             return Verification(
                 "not possible", f"nothing was compared: {gaps_text(gaps)}", fix=fix
             )
+        assert self._opened is not None
+        empty = empty_batch(self._opened, opened, has_kernels=library is not None)
         return Verification(
             "no" if judged.reason else "partly" if gaps else "yes",
-            judged.reason or summarise(state, judged.outputs, rewrites, stated, gaps),
+            judged.reason or summarise(state, judged.outputs, rewrites, stated, gaps) + empty,
             judged.outputs,
             len(state.feeds),
             time.perf_counter() - started,

@@ -38,3 +38,26 @@ def reshape_target(source: Sequence[Size], wanted: Sequence[Size]) -> tuple[int,
         else:
             target.append(-1)
     return tuple(target)
+
+
+def refuses_empty(source: Sequence[Size], target: Sequence[int]) -> bool:
+    """Say whether a Reshape may fail on an empty tensor of the shape `source`.
+
+    ONNX Runtime refuses -1 beside a size of zero, and a size that 0 copies may be zero.
+    """
+    copied = [source[axis] for axis, size in enumerate(target) if size == 0]
+    return -1 in target and any(not isinstance(size, int) for size in copied)
+
+
+def inserted_axes(source: Sequence[Size], wanted: Sequence[Size]) -> tuple[int, ...] | None:
+    """Return the axes of size 1 that `wanted` has beyond `source`, None if more is different."""
+    axes: list[int] = []
+    position = 0
+    for axis, size in enumerate(wanted):
+        if position < len(source) and source[position] == size:
+            position += 1
+        elif size == 1:
+            axes.append(axis)
+        else:
+            return None
+    return tuple(axes) if position == len(source) else None
