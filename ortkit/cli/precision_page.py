@@ -58,7 +58,7 @@ def _curve(report: PrecisionReport) -> Chart:
     from ortkit.page.chart import Chart, Series
 
     points = report.curve
-    chosen = [point.error if point.lowered == report.lowered else None for point in points]
+    chosen = [point.error if point.lowered == report.taken else None for point in points]
     series = [Series("error", [point.error for point in points], "line")]
     saved = [None if point.saved_us is None else point.saved_us / 1e3 for point in points]
     return Chart(

@@ -16,7 +16,7 @@ _POINTS = 8
 
 def show_precision(report: PrecisionReport) -> None:
     """Print the forms, the trade-off and how far the outputs are off."""
-    total = len(report.nodes)
+    total = max(len(report.nodes), *(point.lowered for point in report.curve), 0)
     forms = Counter((node.op, node.form, node.reason or "lowered") for node in report.nodes)
     if forms:
         rows = [(*what, count) for what, count in forms.most_common()]
@@ -57,7 +57,7 @@ def show_precision(report: PrecisionReport) -> None:
 
 
 def _is_chosen(point: object, report: PrecisionReport) -> bool:
-    return getattr(point, "lowered", None) == report.lowered
+    return getattr(point, "lowered", None) == report.taken
 
 
 def _summary(report: PrecisionReport) -> str:

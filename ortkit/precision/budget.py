@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 #: Points of the curve that are measured first; where the budget lies between two, all between.
 _POINTS = 16
@@ -30,6 +30,7 @@ class Point:
     """One point of the trade-off: the least harmful products take their form."""
 
     lowered: int
+    """Steps of the order: each lowers a product, or replaces its form by another."""
     error: float
     saved_us: float | None
     """Of those that were timed; None if none was."""
@@ -44,11 +45,19 @@ class Choice:
     """The candidates, in the order in which they would be lowered."""
     curve: tuple[Point, ...]
     """By how many are lowered; the first is none."""
+    replaces: Mapping[int, int] = field(default_factory=dict)
+    """By candidate, another form of its product that it takes the place of."""
+
+    @property
+    def taken(self) -> int:
+        """How many steps of the order are taken."""
+        chosen = [index for index in self.order if self.flags[index]]
+        return len(chosen) + sum(self.replaces.get(index) in self.order for index in chosen)
 
     @property
     def error(self) -> float:
         """The error with the chosen flags."""
-        return next(point.error for point in self.curve if point.lowered == sum(self.flags))
+        return next(point.error for point in self.curve if point.lowered == self.taken)
 
 
 def order_of(trials: Sequence[Trial]) -> tuple[int, ...]:
@@ -68,42 +77,56 @@ def order_of(trials: Sequence[Trial]) -> tuple[int, ...]:
     return tuple(sorted(gaining, key=price))
 
 
-def choose(trials: Sequence[Trial], max_error: float, measure: Measure) -> Choice:
+def choose(
+    trials: Sequence[Trial],
+    max_error: float,
+    measure: Measure,
+    order: Sequence[int] | None = None,
+    replaces: Mapping[int, int] | None = None,
+) -> Choice:
     """Lower as many products as the budget allows, as measured together.
 
     Args:
-        trials: One for each product.
+        trials: One for each candidate.
         max_error: What the error of any output may be.
         measure: Called twice at most.
+        order: Of the candidates; None: by `order_of`.
+        replaces: By candidate, an earlier one of the order that it takes the place of.
     """
-    order = order_of(trials)
-    total = len(order)
-    known = _measured(order, trials, _spread(total), measure)
+    none = Choice(
+        (False,) * len(trials), order_of(trials) if order is None else tuple(order), (),
+        replaces or {},
+    )  # fmt: skip
+    total = len(none.order)
+    known = _measured(none, _spread(total), measure)
     first_bad = min((n for n, error in known.items() if error > max_error), default=None)
     if first_bad is not None:
         below = max(n for n in known if n < first_bad) if first_bad else 0
         between = [n for n in range(below + 1, first_bad) if n not in known]
-        known |= _measured(order, trials, between, measure)
+        known |= _measured(none, between, measure)
     fitting = [n for n, error in known.items() if error <= max_error]
-    lowered = max(fitting, default=0)
-    curve = tuple(Point(n, known[n], _saved(order[:n], trials)) for n in sorted(known))
-    return Choice(_flags(order[:lowered], len(trials)), order, curve)
+    saved = [trial.saved_us for trial in trials]
+    curve = tuple(Point(n, known[n], _saved(flags_after(none, n), saved)) for n in sorted(known))
+    return replace(none, flags=flags_after(none, max(fitting, default=0)), curve=curve)
 
 
 def without_next(choice: Choice, count: int) -> Choice:
-    """Return a choice with `count` products fewer, the most harmful ones returned."""
-    lowered = max(0, sum(choice.flags) - count)
-    flags = _flags(choice.order[:lowered], len(choice.flags))
-    return Choice(flags, choice.order, choice.curve)
+    """Return a choice with `count` steps fewer, the most harmful ones returned."""
+    return replace(choice, flags=flags_after(choice, max(0, choice.taken - count)))
 
 
-def _measured(
-    order: Sequence[int], trials: Sequence[Trial], counts: Sequence[int], measure: Measure
-) -> dict[int, float]:
+def flags_after(choice: Choice, count: int) -> tuple[bool, ...]:
+    """Return the flags after `count` steps of a choice's order."""
+    steps = choice.order[:count]
+    chosen = {*steps} - {choice.replaces[index] for index in steps if index in choice.replaces}
+    return tuple(index in chosen for index in range(len(choice.flags)))
+
+
+def _measured(choice: Choice, counts: Sequence[int], measure: Measure) -> dict[int, float]:
     wanted = [n for n in counts if n > 0]
     found = dict.fromkeys((n for n in counts if n == 0), 0.0)
     if wanted:
-        errors = measure([_flags(order[:n], len(trials)) for n in wanted])
+        errors = measure([flags_after(choice, n) for n in wanted])
         found |= dict(zip(wanted, errors, strict=True))
     return found
 
@@ -115,12 +138,7 @@ def _spread(total: int) -> list[int]:
     return sorted({round(total * i / (_POINTS - 1)) for i in range(_POINTS)})
 
 
-def _flags(lowered: Sequence[int], count: int) -> tuple[bool, ...]:
-    chosen = set(lowered)
-    return tuple(index in chosen for index in range(count))
-
-
-def _saved(lowered: Sequence[int], trials: Sequence[Trial]) -> float | None:
-    saved = [trials[index].saved_us for index in lowered]
-    known = [item for item in saved if item is not None]
-    return sum(known) if known or not saved else None
+def _saved(flags: Sequence[bool], saved: Sequence[float | None]) -> float | None:
+    lowered = [saved_us for saved_us, flag in zip(saved, flags, strict=True) if flag]
+    known = [item for item in lowered if item is not None]
+    return sum(known) if known or not lowered else None

@@ -29,6 +29,8 @@ class Asked:
     """Of 8-bit weights; see `forms.DynamicInt8`."""
     level: str = "native"
     """Of processors; see `ortkit.targets.cpu`."""
+    mixes: bool = False
+    """Whether bfloat16 may stand beside int8: there are kernels of both."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class Measured:
     own_error: float
     harm: float
     gain: Gain | None
+    is_ours: bool = False
+    """Whether a kernel of ours is to compute it: ONNX Runtime's time of a convolution alone does
+    not say what one among others costs."""
 
     @property
     def saved_us(self) -> float | None:
@@ -50,7 +55,9 @@ class Measured:
             return None
         saved = self.gain.saved_us
         if isinstance(self.form, StaticInt8):
-            stays = self.form.feeds_pooling or saved > -_CHAINED * self.gain.float_us
+            stays = (
+                self.is_ours or self.form.feeds_pooling or saved > -_CHAINED * self.gain.float_us
+            )
             return max(saved, 1.0) if stays else saved
         if isinstance(self.form, BlockInt4):
             return max(saved, 1.0)  # it is asked for to save memory
@@ -67,10 +74,23 @@ class Chosen:
     smoothing: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What norms are divided by; see `smooth.py`."""
     notes: tuple[str, ...] = ()
+    plain: Choice | None = None
+    """Without products in bfloat16: what becomes of those of which there is no kernel."""
+    others: tuple[Choice, ...] = ()
+    """Choices that may be faster as a whole."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """By key, why products are in bfloat16 whatever the budget."""
 
     def lowered(self) -> dict[str, Form]:
         """Return the forms that are taken, by the products' keys."""
-        if self.choice is None:
+        return self._forms(self.choice)
+
+    def without_rounded(self) -> dict[str, Form]:
+        """Return the forms that are taken if no product is in bfloat16, by the products' keys."""
+        return self._forms(self.plain)
+
+    def _forms(self, choice: Choice | None) -> dict[str, Form]:
+        if choice is None:
             return {}
-        pairs = zip(self.measured, self.choice.flags, strict=True)
-        return {measured.form.product.key: measured.form for measured, elapsed in pairs if elapsed}
+        pairs = zip(self.measured, choice.flags, strict=True)
+        return {measured.form.product.key: measured.form for measured, flag in pairs if flag}

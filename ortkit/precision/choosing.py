@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,14 @@ from ortkit.precision.convolutions import convolution_refusal
 from ortkit.precision.data import Data
 from ortkit.precision.forms import BlockInt4, DynamicInt8, Form, RoundedBf16
 from ortkit.precision.gains import Gain, measure_gains
+from ortkit.precision.harms import groups_of, shared
+from ortkit.precision.mixing import (
+    all_rounded,
+    mixed_order,
+    rounded_forms,
+    slower_in_int8,
+    widened_choice,
+)
 from ortkit.precision.products import PASS, Product, find_products
 from ortkit.precision.ranges import fitted
 from ortkit.precision.running import Runner, error_of
@@ -29,6 +37,8 @@ from ortkit.precision.static import Range, StaticInt8, has_ranges
 from ortkit.precision.trials import switched_model
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
+from ortkit.runtime.cpu_limits import cpu_limits
+from ortkit.targets.cpu import has_tiles, native_level
 from ortkit.verify.inputs.feeds import Value
 
 #: Block sizes of 4-bit weights. The larger, the fewer scales: the largest is taken of those whose
@@ -83,13 +93,72 @@ class Chooser:
             smooth(model, find_products(model, Shapes.infer(model), RewriteLog()), smoothing)
             products = find_products(model, Shapes.infer(model), RewriteLog())
         forms = self._forms(model, products)
-        if not forms:
+        rounded = self._rounded(model, products) if self.asked.mixes else []
+        if not forms and not rounded:
             return Chosen(notes=tuple(self.notes))
         self.progress("try fewer bits")
-        measured = self._measure(model, forms)
-        trials = [Trial(item.harm, item.saved_us) for item in measured]
-        choice = choose(trials, self.asked.max_error, self._errors)
-        return Chosen(tuple(measured), choice, self.ranges, smoothing, tuple(self.notes))
+        measured = self._measure(model, forms) if forms else []
+        choice = choose(_trials(measured), self.asked.max_error, self._errors)
+        found = Chosen(tuple(measured), choice, self.ranges, smoothing, tuple(self.notes))
+        return self._mixed(model, found, rounded) if rounded else found
+
+    def _rounded(
+        self, model: ir.Model, products: Sequence[Product]
+    ) -> list[tuple[RoundedBf16, float]]:
+        """Return the products that may be in bfloat16 instead, with their own errors."""
+        forms = rounded_forms(products, Shapes.infer(model), self.asked.level)
+        errors = self.runner.errors(model, forms)
+        pairs = zip(forms, errors, strict=True)
+        return [(form, error) for form, error in pairs if error <= _WORST_OWN_ERROR]
+
+    def _mixed(
+        self, model: ir.Model, plain: Chosen, rounded: Sequence[tuple[RoundedBf16, float]]
+    ) -> Chosen:
+        """Return what is chosen with products in bfloat16 beside those in 8 bits.
+
+        Args:
+            model: In float32.
+            plain: What is chosen without them.
+            rounded: Products in bfloat16, with their own errors.
+        """
+        assert plain.choice is not None
+        known = {one.form.product.key: one for one in plain.measured}
+        both = [form.product for form, _ in rounded if form.product.key in known]
+        threads = self.asked.threads or cpu_limits().whole
+        slower = slower_in_int8(both, Shapes.infer(model), threads)
+        measured = (*plain.measured, *(_beside(known, form, error) for form, error in rounded))
+        without = widened_choice(plain.choice, len(rounded))
+        others = [all_rounded(measured)]
+        choice, lowered = without, plain.lowered()
+        if slower or any(form.product.key not in lowered for form, _ in rounded):
+            forms = [one.form for one in measured]
+            self._switched = self.runner.save(switched_model(model, forms), "mixed")
+            self._floats = self._floats or self._in_float(len(forms))
+            choice = choose(
+                _trials(measured), self.asked.max_error, self._errors,
+                *mixed_order(measured, slower),
+            )  # fmt: skip
+            if slower or not self._has_tiles:
+                others.append(without)
+        reasons = dict.fromkeys(slower, "8 bits are predicted to be no faster")
+        alone = frozenset(form.product.key for form, _ in rounded) - known.keys()
+        reasons |= self._unrefused(alone)
+        return replace(
+            plain, measured=measured, choice=choice, plain=without, reasons=reasons,
+            others=tuple(one for one in others if one.flags != choice.flags),
+        )  # fmt: skip
+
+    @property
+    def _has_tiles(self) -> bool:
+        level = self.asked.level
+        return has_tiles(native_level() if level == "native" else level)
+
+    def _unrefused(self, keys: frozenset[str]) -> dict[str, str]:
+        """Forget why products take no form in 8 bits, and return that by key."""
+        refused = [miss for miss in self.log.misses if keys & {*miss.outputs}]
+        for miss in refused:
+            del self.log.misses[miss]
+        return {key: miss.reason for miss in refused for key in miss.outputs}
 
     @property
     def _smooths(self) -> bool:
@@ -199,20 +268,22 @@ class Chooser:
         self._switched = self.runner.save(
             switched_model(model, [form for form, _ in forms]), "switched"
         )
-        started = time.perf_counter()
-        (self._floats,) = self.runner.with_flags(
-            self._switched, [[False] * count], self.data.tried
-        )
-        self._run_seconds = (time.perf_counter() - started) / len(self.data.tried)
+        self._floats = self._in_float(count)
+        self._run_seconds = self.runner.run_seconds
         gains = self._gains([isinstance(form, StaticInt8) for form, _ in forms])
-        harms = self._harms(count)
+        harms = self._harms(forms)
         measured = []
         for index, (form, error) in enumerate(forms):
             # Trials compute attention in float32: its kernel is not timed.
             is_timed = gains is not None and not isinstance(form, RoundedAttention)
             gain = gains[index] if gains is not None and is_timed else None
-            measured.append(Measured(form, error, harms[index], gain))
+            measured.append(Measured(form, error, harms[index], gain, self.asked.mixes))
         return measured
+
+    def _in_float(self, count: int) -> list[dict[str, Value]]:
+        """Return what the switched model gives with none of `count` flags."""
+        (found,) = self.runner.with_flags(self._switched, [[False] * count], self.data.tried)
+        return found
 
     def _gains(self, chained: Sequence[bool]) -> list[Gain] | None:
         if self.asked.precision == "bf16":
@@ -226,22 +297,18 @@ class Chooser:
             return None
         return found
 
-    def _harms(self, count: int) -> list[float]:
+    def _harms(self, forms: Sequence[tuple[Form, float]]) -> list[float]:
         """Return the error of the outputs with each form alone, on the first input set.
 
-        Where that would take too long, neighbours are tried together, and share what they cost.
+        Where that would take too long, products alike are tried together, and share what they
+        cost by their own errors.
         """
-        size = max(1, math.ceil(count * self._run_seconds / _HARM_SECONDS))
+        size = max(1, math.ceil(len(forms) * self._run_seconds / _HARM_SECONDS))
         if size > 1:
-            self.notes.append(f"harm was measured for {size} neighbours at a time")
-        groups = [range(at, min(at + size, count)) for at in range(0, count, size)]
-        choices = [[index in group for index in range(count)] for group in groups]
-        errors = self._errors_on(choices, 1)
-        return [
-            error / math.sqrt(len(group))
-            for group, error in zip(groups, errors, strict=True)
-            for _ in group
-        ]
+            self.notes.append(f"harm was measured for {size} products at a time")
+        groups = groups_of([form for form, _ in forms], size)
+        choices = [[index in group for index in range(len(forms))] for group in groups]
+        return shared(groups, self._errors_on(choices, 1), [error for _, error in forms])
 
     def _errors(self, choices: Sequence[Sequence[bool]]) -> list[float]:
         return self._errors_on(choices, len(self.data.tried))
@@ -265,6 +332,21 @@ def _best(pairs: Sequence[tuple[Form, float]]) -> tuple[Form, float]:
     if blocks:
         return max(blocks, key=lambda one: one[0].block)
     return min(pairs, key=lambda one: one[1])
+
+
+def _trials(measured: Sequence[Measured]) -> list[Trial]:
+    return [Trial(one.harm, one.saved_us) for one in measured]
+
+
+def _beside(known: Mapping[str, Measured], form: RoundedBf16, error: float) -> Measured:
+    """Return a product in bfloat16 as measured: its harm is by that in 8 bits, if it has such.
+
+    Trials round in float32, so that its time is not measured.
+    """
+    other = known.get(form.product.key)
+    if other is None or not other.own_error:
+        return Measured(form, error, error, None)
+    return Measured(form, error, other.harm * error / other.own_error, None)
 
 
 def _number(error: float) -> float:

@@ -12,7 +12,7 @@ After:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +21,8 @@ import onnx_ir as ir
 from ortkit.errors import CheckError
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.precision.attention import RoundedAttention, find_attention
-from ortkit.precision.budget import without_next
+from ortkit.precision.attention import find_attention
+from ortkit.precision.budget import Choice, without_next
 from ortkit.precision.building import Builder
 from ortkit.precision.calibrate import Method
 from ortkit.precision.candidates import Asked, Chosen, Measured
@@ -31,6 +31,7 @@ from ortkit.precision.conv1d import widen_lines
 from ortkit.precision.data import Data, gather
 from ortkit.precision.forms import Form, RoundedBf16
 from ortkit.precision.insert import lower_products
+from ortkit.precision.mixing import ROUNDED
 from ortkit.precision.processor import bf16_refusal, weight_bits
 from ortkit.precision.products import PASS, Product, find_products
 from ortkit.precision.result import NodeOutcome, PrecisionReport
@@ -38,7 +39,7 @@ from ortkit.precision.running import Runner, accuracies
 from ortkit.precision.smooth import smooth
 from ortkit.precision.static import StaticInt8, lower_convolutions
 from ortkit.precision.unfused import left_over
-from ortkit.precision.whole_model import WholeTime, time_whole
+from ortkit.precision.whole_model import WholeTime, fastest, time_whole
 from ortkit.rewrite.log import DENIED, RewriteLog
 from ortkit.rewrite.site import describe
 from ortkit.runtime.timing.variants import Variant
@@ -52,8 +53,6 @@ from ortkit.verify.inputs.feeds import Feeds, Value
 MAX_ERROR: Mapping[str, float] = {"bf16": 0.02, "fp8": 0.1, "int8": 0.05, "int4": 0.35}
 #: Operators for which the default domain must be this new: scales by channel.
 _OPSET = 13
-#: Forms that are computed in bfloat16 by kernels of ours alone.
-_ROUNDED = (RoundedBf16, RoundedAttention)
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,17 @@ class CpuRequest:
     shapes: Mapping[str, int]
     threads: int
     cpu: str
+    has_kernels: bool = False
+    """Whether kernels of ours compute what is lowered."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What is lowered at one time, and how far the result is off."""
+
+    chosen: Chosen | None
+    returned: Mapping[str, str]
+    outputs: tuple[OutputAccuracy, ...]
 
 
 class CpuLowering:
@@ -140,9 +150,16 @@ class CpuLowering:
     def explain(self, log: RewriteLog) -> None:
         """Let the log of a model in which nothing is lowered say why that is."""
         log.misses |= self._refused.misses
-        for measured in () if self.chosen is None else self.chosen.measured:
+        for measured in self._first_forms().values():
             product = measured.form.product
             log.miss(PASS, describe(product.node), self._reason(measured), (product.key,))
+
+    def _first_forms(self) -> dict[str, Measured]:
+        """Return what was measured of each product in its first form, by key."""
+        found: dict[str, Measured] = {}
+        for measured in () if self.chosen is None else self.chosen.measured:
+            found.setdefault(measured.form.product.key, measured)
+        return found
 
     def _choose(self, model: ir.Model) -> Chosen:
         request = self.request
@@ -163,9 +180,11 @@ class CpuLowering:
         bits = weight_bits(request.cpu) if request.precision == "int8" else 8
         if bits < 8:
             self._notes.append("weights have 7 bits: the processor would overflow with 8")
+        mixes = request.precision == "int8" and request.has_kernels
         asked = Asked(
-            request.precision, self.max_error, request.method, request.threads, bits, request.cpu
-        )
+            request.precision, self.max_error, request.method, request.threads, bits, request.cpu,
+            mixes and not bf16_refusal(request.cpu),
+        )  # fmt: skip
         try:
             chooser = Chooser(asked, found, self.folder, self._refused, self.progress)
             return chooser.run(model)
@@ -194,14 +213,68 @@ class CpuLowering:
         return (*find_products(model, shapes, log), *find_attention(model, shapes))
 
     def _refuse(self, product: Product, log: RewriteLog) -> None:
-        for measured in () if self.chosen is None else self.chosen.measured:
-            if measured.form.product.key == product.key:
-                log.miss(PASS, describe(product.node), self._reason(measured), (product.key,))
+        if (measured := self._first_forms().get(product.key)) is not None:
+            log.miss(PASS, describe(product.node), self._reason(measured), (product.key,))
 
     def _lowered(self) -> dict[str, Form]:
         """Return the forms that are taken, by the products' keys."""
-        chosen = {} if self.chosen is None else self.chosen.lowered()
-        return {key: form for key, form in chosen.items() if key not in self.returned}
+        if self.chosen is None:
+            return {}
+        found, without = self.chosen.lowered(), self.chosen.without_rounded()
+        for key in self.returned.keys() & found.keys():
+            form = without.get(key)
+            if form is None or isinstance(form, ROUNDED):
+                del found[key]
+            else:
+                found[key] = form
+        return found
+
+    # ---- several choices -----------------------------------------------------------------
+
+    @property
+    def others(self) -> tuple[Choice, ...]:
+        """Choices that may be faster as a whole than what is lowered."""
+        return () if self.chosen is None else self.chosen.others
+
+    @property
+    def state(self) -> State:
+        """What is lowered now."""
+        return State(self.chosen, dict(self.returned), self.outputs)
+
+    def restore(self, state: State) -> None:
+        """Lower what was lowered at another time."""
+        self.chosen, self.returned = state.chosen, dict(state.returned)
+        self.outputs = state.outputs
+
+    def take(self, choice: Choice) -> None:
+        """Lower another choice."""
+        assert self.chosen is not None
+        self.chosen, self.returned = replace(self.chosen, choice=choice), {}
+
+    def settle(self, variants: Sequence[Variant], states: Sequence[State]) -> int:
+        """Lower what makes the fastest of several results; the first one where that is open.
+
+        Args:
+            variants: The results.
+            states: What was lowered in each.
+
+        Returns:
+            Which one it is.
+        """
+        assert self.data is not None
+        found = fastest(
+            variants, self.data.tried[0], self.folder / "choices", self.request.threads
+        )
+        if isinstance(found, str):
+            self._notes.append(f"other choices were not timed: {found}")
+            return 0
+        self.restore(states[found.index])
+        if found.index and self.chosen is not None:
+            before, after = found.milliseconds[0], found.milliseconds[found.index]
+            why = f"the whole model takes {after:.3g} ms instead of {before:.3g} ms so"
+            reasons = dict.fromkeys(self._lowered(), why)
+            self.chosen = replace(self.chosen, reasons=reasons)
+        return found.index
 
     # ---- the budget ----------------------------------------------------------------------
 
@@ -228,7 +301,7 @@ class CpuLowering:
         Returns:
             Whether there were any.
         """
-        keys = {key for key, form in self._lowered().items() if isinstance(form, _ROUNDED)}
+        keys = {key for key, form in self._lowered().items() if isinstance(form, ROUNDED)}
         found = left_over(model, keys)
         self.returned |= dict.fromkeys(found, "no kernel of ours computes it where it stands")
         return bool(found)
@@ -243,7 +316,7 @@ class CpuLowering:
             return False
         # The further off, the more at once: a step is a new model.
         share = 1.0 - (self.max_error / error) ** 2
-        count = max(1, round(sum(self.chosen.choice.flags) * share / 2))
+        count = max(1, round(self.chosen.choice.taken * share / 2))
         choice = without_next(self.chosen.choice, count)
         self.chosen = replace(self.chosen, choice=choice)
         return True
@@ -280,7 +353,7 @@ class CpuLowering:
     def return_all(self) -> None:
         """Return every product to float32."""
         if self.chosen is not None and (choice := self.chosen.choice) is not None:
-            none = without_next(choice, len(choice.flags))
+            none = without_next(choice, choice.taken)
             self.chosen = replace(self.chosen, choice=none)
             self._gave_up, self.outputs = True, ()
 
@@ -297,18 +370,13 @@ class CpuLowering:
         """Collect what there is to say of the result whose rewrites are in `log`."""
         chosen, data = self.chosen or Chosen(), self.data
         ids = {hit.id for hit in log.hits}
-        nodes = []
-        for measured in chosen.measured:
-            key = measured.form.product.key
-            is_lowered = f"{PASS}:{self.request.precision}:{key}" in ids
-            nodes.append(
-                _outcome(measured, is_lowered, "" if is_lowered else self._reason(measured))
-            )
+        nodes = [self._outcome(key, ids) for key in self._first_forms()]
         return PrecisionReport(
             precision=self.request.precision,
             max_error=self.max_error,
             nodes=tuple(nodes),
             curve=() if chosen.choice is None else chosen.choice.curve,
+            taken=0 if chosen.choice is None else chosen.choice.taken,
             outputs=self.outputs,
             data="" if data is None else data.text,
             is_random=data is not None and data.is_random,
@@ -316,6 +384,32 @@ class CpuLowering:
             smoothed=sum(hit.rule == "smooth" and hit.pass_name == PASS for hit in log.hits),
             notes=(*self._notes, *chosen.notes),
             time=self._time,
+        )
+
+    def _outcome(self, key: str, ids: Collection[str]) -> NodeOutcome:
+        """Say what became of a product, given the ids of the rewrites of the result."""
+        assert self.chosen is not None
+        first = self._first_forms()[key]
+        form = self._lowered().get(key)
+        if form is None or f"{PASS}:{self.request.precision}:{key}" not in ids:
+            return _outcome_of(first, False, self._reason(first))
+        if form is first.form and key not in self.chosen.reasons:
+            return _outcome_of(first, True, "")
+        measured = next(one for one in self.chosen.measured if one.form is form)
+        return _outcome_of(measured, True, self._why_rounded(first, form))
+
+    def _why_rounded(self, first: Measured, form: Form) -> str:
+        """Return why a product is not in its first form, but in bfloat16."""
+        assert self.chosen is not None
+        if not isinstance(form, RoundedBf16):
+            return ""
+        if (why := self.chosen.reasons.get(form.product.key)) is not None:
+            return f"in bfloat16: {why}"
+        if first.saved_us is not None and first.saved_us <= 0:
+            return f"in bfloat16: as {first.form.name} it is no faster, as measured"
+        return (
+            f"in bfloat16: as {first.form.name} outputs would be off by more than"
+            f" {self.max_error:g}"
         )
 
     def _reason(self, measured: Measured) -> str:
@@ -331,7 +425,7 @@ class CpuLowering:
         return f"returned to float32: outputs would be off by more than {self.max_error:g}"
 
 
-def _outcome(measured: Measured, is_lowered: bool, reason: str) -> NodeOutcome:
+def _outcome_of(measured: Measured, is_lowered: bool, reason: str) -> NodeOutcome:
     gain, product = measured.gain, measured.form.product
     return NodeOutcome(
         name=product.key,

@@ -28,7 +28,7 @@ class NodeOutcome:
     """Its time in its form; of convolutions without what converts at the ends."""
     lowered: bool
     reason: str
-    """Why it is not lowered, empty if it is."""
+    """Why it is not lowered, or not to the precision that was asked for; else empty."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class PrecisionReport:
     smoothed: int
     """Norms whose outliers were moved into the weights behind them."""
     notes: tuple[str, ...]
+    taken: int = 0
+    """Which point of the trade-off it is: its `lowered`."""
     time: WholeTime | None = None
     """Of the whole model in float32 and in the lower precision; None if it was not timed."""
 
@@ -71,6 +73,7 @@ class PrecisionReport:
             "precision": self.precision,
             "max_error": self.max_error,
             "lowered": self.lowered,
+            "taken": self.taken,
             "error": error if error is not None and math.isfinite(error) else None,
             "data": self.data,
             "is_random": self.is_random,

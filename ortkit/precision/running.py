@@ -30,6 +30,8 @@ class Runner:
         """Take the folders of the input sets, as `verify.exchange` writes them."""
         self.folder = folder
         self.sets = tuple(sets)
+        self.run_seconds = 0.0
+        """What one input set took in the latest run, without loading the model."""
         self._count = 0
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -57,6 +59,7 @@ class Runner:
         (result,) = run_sessions([setting], sets, len(sets), _SECONDS)
         if not result.is_loaded or len(result.done) < len(sets):
             raise CheckError(f"a trial in a lower precision does not run: {result.problem}")
+        self.run_seconds = result.run_seconds / max(1, len(sets))
         return folder / "results"
 
     def ranges(self, model: ir.Model, products: Sequence[Product]) -> dict[str, np.ndarray]:

@@ -87,7 +87,8 @@ def switched_model(model: ir.Model, forms: Sequence[Form]) -> ir.Model:
     """Return a copy in which a flag for each form says whether its product takes it.
 
     The flags are one more input, `FLAGS`: bool [forms], in their order. Each product becomes an If
-    of a name `TRIAL/number`, so that a profile tells what it takes either way.
+    of a name `TRIAL/number`, so that a profile tells what it takes either way. Further forms of
+    a product are in its else branch: the first one counts of those whose flags are set.
     """
     copy, found = twin(model, [form.product for form in forms])
     graph, build = copy.graph, Builder(copy)
@@ -101,32 +102,55 @@ def switched_model(model: ir.Model, forms: Sequence[Form]) -> ir.Model:
     else:
         parts = (flags,)
     first = build.take()
+    by_product: dict[str, list[tuple[int, Form]]] = {}
     for number, form in enumerate(forms):
-        product = found[form.product.key]
+        by_product.setdefault(form.product.key, []).append((number, form))
+    for key, numbered in by_product.items():
+        product = found[key]
         # What it reads may have been replaced: it may be another product's value.
         source = product.node.inputs[0]
         assert source is not None
         product = replace(product, x=source)
-        made = _placed(form, product).emit(build)
-        lowered = build.take()
-        kept = _again(build, product)
-        plain = build.take()
-        switch = ir.node(
-            "If",
-            [parts[number]],
-            {
-                "then_branch": ir.Graph([], [made], nodes=lowered, name=f"{TRIAL}/lowered"),
-                "else_branch": ir.Graph([], [kept], nodes=plain, name=f"{TRIAL}/kept"),
-            },
-        )
-        switch.name = f"{TRIAL}/{number}"
-        value, (result,) = product.last.outputs[0], switch.outputs
+        (switch,), result = _switch(build, product, numbered, parts)
+        value = product.last.outputs[0]
         result.name = build.fresh(f"{TRIAL}/value")
         graph.insert_after(product.last, switch)
         stand_in(value, result)
         _unhook(graph, product)
     graph.insert_before(graph[0], first)
     return copy
+
+
+def _switch(
+    build: Builder,
+    product: Product,
+    numbered: Sequence[tuple[int, Form]],
+    flags: Sequence[ir.Value],
+) -> tuple[list[ir.Node], ir.Value]:
+    """Make the If of a product's forms, or without any the product as it is.
+
+    Returns:
+        The nodes, and what they give.
+    """
+    if not numbered:
+        kept = _again(build, product)
+        return build.take(), kept
+    (number, form), *others = numbered
+    made = _placed(form, product).emit(build)
+    lowered = build.take()
+    plain, kept = _switch(build, product, others, flags)
+    switch = ir.node(
+        "If",
+        [flags[number]],
+        {
+            "then_branch": ir.Graph([], [made], nodes=lowered, name=f"{TRIAL}/lowered"),
+            "else_branch": ir.Graph([], [kept], nodes=plain, name=f"{TRIAL}/kept"),
+        },
+    )
+    switch.name = f"{TRIAL}/{number}"
+    (result,) = switch.outputs
+    result.name, result.type = build.fresh(f"{TRIAL}/inner"), ir.TensorType(_FLOAT)
+    return [switch], result
 
 
 def _placed(form: Form, product: Product) -> Form:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,24 @@ class WholeTime:
     """Whether they make it faster: beyond the noise, or by much."""
 
 
+@dataclass(frozen=True)
+class Fastest:
+    """Which of several models is the fastest."""
+
+    index: int
+    milliseconds: tuple[float, ...]
+    """Medians of all."""
+
+
+@dataclass(frozen=True)
+class _Timed:
+    seconds: tuple[tuple[float, ...], ...]
+
+    @property
+    def medians_ms(self) -> list[float]:
+        return [1e3 * statistics.median(rounds) for rounds in self.seconds]
+
+
 def time_whole(
     lowered: Variant, plain: Variant, feeds: Path, folder: Path, threads: int
 ) -> WholeTime | str:
@@ -44,6 +63,38 @@ def time_whole(
     Returns:
         The times, or why there are none.
     """
+    found = _timed([lowered, plain], feeds, folder, threads)
+    if isinstance(found, str):
+        return found
+    times = found.medians_ms
+    gain = speedup(found.seconds[1], found.seconds[0])
+    is_much = times[0] <= (1 - _MUCH) * times[1]
+    is_faster = gain.direction == "faster" or (gain.direction != "slower" and is_much)
+    return WholeTime(times[1], times[0], gain.direction == "slower", is_faster)
+
+
+def fastest(variants: Sequence[Variant], feeds: Path, folder: Path, threads: int) -> Fastest | str:
+    """Time several models in turns; where the noise leaves it open, the first one counts.
+
+    Args:
+        variants: The models.
+        feeds: Folder of an input set, as `verify.exchange` writes it.
+        folder: For files.
+        threads: Of a session; 0: ONNX Runtime decides.
+
+    Returns:
+        The fastest, or why there are no times.
+    """
+    found = _timed(variants, feeds, folder, threads)
+    if isinstance(found, str):
+        return found
+    times = found.medians_ms
+    best = min(range(len(times)), key=lambda index: times[index])
+    is_open = speedup(found.seconds[0], found.seconds[best]).direction != "faster"
+    return Fastest(0 if is_open else best, tuple(times))
+
+
+def _timed(variants: Sequence[Variant], feeds: Path, folder: Path, threads: int) -> _Timed | str:
     values = read_values(feeds)
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     if len(arrays) < len(values) or any(
@@ -53,13 +104,9 @@ def time_whole(
     folder.mkdir(parents=True, exist_ok=True)
     write_npz(folder / "feeds.npz", arrays)
     found = time_variants(
-        [lowered, plain], [folder / "feeds.npz"], folder, seconds=_SECONDS,
+        variants, [folder / "feeds.npz"], folder, seconds=_SECONDS * len(variants) / 2,
         timeout_seconds=_TIMEOUT_SECONDS, threads=threads,
     )  # fmt: skip
     if isinstance(found, NotTimed):
         return found.reason
-    times = [1e3 * statistics.median(rounds) for rounds in found.seconds]
-    gain = speedup(found.seconds[1], found.seconds[0])
-    is_much = times[0] <= (1 - _MUCH) * times[1]
-    is_faster = gain.direction == "faster" or (gain.direction != "slower" and is_much)
-    return WholeTime(times[1], times[0], gain.direction == "slower", is_faster)
+    return _Timed(found.seconds)

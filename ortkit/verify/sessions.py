@@ -46,6 +46,8 @@ class SessionResult:
     """Whether time ran out during this session or before it."""
     seconds: float = 0.0
     """For loading and for all runs, up to the end of time."""
+    run_seconds: float = 0.0
+    """For the runs that ended."""
 
     def is_slower_than(self, other: SessionResult) -> bool:
         """Say whether it did not end in many times the time that another session took."""
@@ -163,6 +165,7 @@ def _note(result: SessionResult, outcome: Outcome) -> None:
             result.running = outcome.feeds
         case "done":
             result.done.append(outcome.feeds)
+            result.run_seconds += outcome.seconds
             result.running = ""
         case "failed":
             if result.running:

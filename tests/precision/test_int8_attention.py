@@ -27,6 +27,8 @@ def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Gain(10.0, 4.0)] * len(chained)
 
     monkeypatch.setattr("ortkit.precision.choosing.measure_gains", gains)
+    monkeypatch.setattr("ortkit.precision.choosing.slower_in_int8", lambda *_: frozenset())
+    monkeypatch.setattr(lowering, "fastest", lambda *_: whole_model.Fastest(0, (1.0, 1.0)))
     monkeypatch.setattr(lowering, "time_whole", lambda *_: whole_model.WholeTime(2.0, 1.0, False))
 
 
