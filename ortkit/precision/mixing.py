@@ -1,8 +1,8 @@
 """Products in bfloat16 beside those in 8 bits: what the budget keeps out of them, and more.
 
-One order has both: first products are rounded to bfloat16, which harms little, and then they go
-on to 8 bits, the one that harms least for what it saves first. So each end of the order is a
-model, and what the budget allows of it is measured as a whole.
+One order has both. First products are rounded to bfloat16, which harms little. Then they go on to
+8 bits, the one that harms least for what it saves first. What the budget allows of the order is
+measured on the whole model.
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ def test_the_page_of_a_precision(tmp_path: Path) -> None:
         for at, harm in enumerate((0.3, 0.2))
     ]
     points = (Point(0, 0.0, None), Point(1, 0.2, 1500.0))
-    report = PrecisionReport("int8", 0.25, tuple(nodes), points, (), "x.npz", False, 8, 0, ())
+    report = PrecisionReport(
+        "int8", 0.25, tuple(nodes), points, (), "x.npz", False, 8, 0, (), taken=1
+    )
     write_page(report, "m.onnx", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
     assert "m.onnx in int8" in text and "1 of 2 products" in text
