@@ -67,7 +67,8 @@ def net(**weights: np.ndarray) -> ir.Model:
 
 def lowered(model: ir.Model, **options: object) -> ortkit.Optimized:
     return ortkit.optimize(
-        model, ortkit.OptimizeOptions(precision="int8", **options)  # type: ignore[arg-type]
+        model,
+        ortkit.OptimizeOptions(precision="int8", **options),  # type: ignore[arg-type]
     )
 
 
