@@ -54,7 +54,7 @@ ort::CustomOp DescribeToRuntime(const OrtkitOp& spec) {
   const bool is_streamed = spec.streams_constants != 0;
   abi.KernelDestroy = is_streamed ? DestroyStreamed : DestroyKernel;
   abi.CreateKernelV2 = is_streamed ? CreateStreamed : CreateKernel;
-  abi.KernelComputeV2 = is_streamed ? ComputeStreamed : Compute;
+  abi.KernelComputeV2 = is_streamed ? ComputeStreamed : spec.counts_rows != 0 ? ComputeCounted : Compute;
   abi.InferOutputShape = InferOutputShape;
   return abi;
 }

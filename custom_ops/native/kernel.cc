@@ -36,8 +36,8 @@ inline __attribute__((always_inline)) ort::Status* ComputeUnits(const Op& op, or
   }
   const int32_t code = work.failure;
   if (code == 0) return nullptr;
-  if (run.spec->value_size_count != 0) {  // it reads lengths too
-    return Refuse(op, ort::kInvalidArgument, "lengths and sizes of its inputs do not fit each other (%d)", code);
+  if (run.spec->value_size_count != 0 || run.spec->counts_rows != 0) {  // it reads lengths or limits too
+    return Refuse(op, ort::kInvalidArgument, "values and sizes of its inputs do not fit each other (%d)", code);
   }
   return Refuse(op, ort::kFail, "the kernel returned %d", code);
 }

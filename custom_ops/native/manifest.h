@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 10
+#define ORTKIT_MANIFEST_VERSION 11
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
@@ -62,6 +62,12 @@ typedef struct OrtkitValueSize {
   OrtkitExtent least;
   int32_t tensor;
 } OrtkitValueSize;
+
+/* Rows that a unit of a kernel found, which counts them: memory of malloc, which the shim frees. */
+typedef struct OrtkitRows {
+  void* data;     /* null where there are none */
+  int64_t count;
+} OrtkitRows;
 
 /* Which inputs and outputs may share memory: sets the arrays and returns their length. */
 typedef size_t (*OrtkitPairs)(int32_t** inputs, int32_t** outputs);
@@ -174,6 +180,9 @@ typedef struct OrtkitOp {
   int32_t shared_nanoseconds;    /* and of all units together, however many: weights read from memory */
   int32_t slice_picoseconds;     /* per point of a unit, of each slice, in addition to its units */
   int32_t streams_constants;     /* a run of one point is bound by reading them: they are copied to huge pages */
+  /* The first size of the only output is the number of rows that units find. In place of the output a call gets
+   * an OrtkitRows for each of all units, zeroed; the output is their rows, in the order of units. */
+  int32_t counts_rows;
   OrtkitPairs may_inplace;       /* null: none; ONNX Runtime does not say which op it asks about */
   OrtkitCall call;               /* null: no kernel for the CPU */
   const OrtkitCudaKernel* cuda;  /* null: none for CUDA */

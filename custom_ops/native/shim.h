@@ -1,5 +1,5 @@
 // Parts of the shim, in the order in which a session meets them:
-// register.cc, session.cc, describe.cc, infer.cc, kernel.cc, or streamed.cc with constants.cc; names*.cc are for
+// register.cc, session.cc, describe.cc, infer.cc, kernel.cc, counted.cc, or streamed.cc with constants.cc; names*.cc are for
 // ops under names of their users', cpu.cc answers what this machine runs.
 // cuda*.cc are linked into libraries with CUDA kernels only.
 //
@@ -46,6 +46,9 @@ void DestroyKernel(void* kernel);
 ort::Status* CreateStreamed(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);
 ort::Status* ComputeStreamed(void* kernel, ort::KernelContext*);
 void DestroyStreamed(void* kernel);
+
+// counted.cc: the same for kernels that count the rows of their output.
+ort::Status* ComputeCounted(void* kernel, ort::KernelContext*);
 
 // Whether the session gets the set of kernels for CUDA.
 ort::Status* IsForCuda(const ort::Api*, const ort::SessionOptions*, bool* is_cuda);

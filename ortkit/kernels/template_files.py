@@ -11,4 +11,6 @@ _FORMS = "ortkit.custom_ops.forms"
 def template_files(package: str) -> list[Path]:
     """Return the files of a package of kernels and of the readers of bodies, at any depth."""
     folders = [each for name in (package, _FORMS) for each in import_module(name).__path__]
-    return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))
+    endings = ("*.py", "*.c")
+    found = (Path(folder).rglob(ending) for folder in folders for ending in endings)
+    return sorted(path for paths in found for path in paths)

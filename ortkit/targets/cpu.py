@@ -220,6 +220,7 @@ CPU = Traits(
         "ortkit.custom_ops.tvm.attention.fp32:ANCHOR",
         "ortkit.custom_ops.tvm.attention.grouped:ANCHOR",
         "ortkit.custom_ops.tvm.conv.one_axis:ANCHOR",
+        "ortkit.custom_ops.tvm.detection.non_max_suppression:ANCHOR",
     ),
     templates=(
         "gemm.bf16",
@@ -242,6 +243,7 @@ CPU = Traits(
         "conv.resize",
         "attention.fp32",
         "attention.grouped",
+        "detection.non_max_suppression",
     ),
     decompositions=(),
     conv_anchors=(

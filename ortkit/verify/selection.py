@@ -13,9 +13,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.io.save import save_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in
+from ortkit.kernels.signature import DOMAIN
 from ortkit.verify.budget import Budget
 from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.feeds import Feeds
@@ -55,6 +57,17 @@ def shared_picks(original: ir.Model, candidate: ir.Model) -> tuple[str, ...]:
         name
         for name, node in inner_picks(original).items()
         if name in made and _picks_alike(node, made[name]) and given_name(name) not in used
+    )
+
+
+def expose_picks(model: ir.Model) -> None:
+    """Put the bodies of fused nodes that pick in their place; in place.
+
+    A kernel that picks is compared with its body bit for bit when kernels are run alone.
+    """
+    inline_functions(
+        model,
+        lambda function: function.domain == DOMAIN and any(map(_is_selection, function)),
     )
 
 
@@ -138,6 +151,10 @@ def run_picks(
 def given_name(name: str) -> str:
     """Return the input that a pick is read from."""
     return f"{name}/given"
+
+
+def _is_selection(node: ir.Node) -> bool:
+    return not node.domain and node.op_type in _SELECTS
 
 
 def _picked(node: ir.Node) -> ir.Value | None:

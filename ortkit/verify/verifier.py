@@ -36,7 +36,7 @@ from ortkit.verify.reference import Reference, Request, compute_reference
 from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rewrites import RewriteStage
-from ortkit.verify.selection import give_picks, run_picks, shared_picks
+from ortkit.verify.selection import expose_picks, give_picks, run_picks, shared_picks
 from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.summary import summarise
 from ortkit.verify.undefined_rows import zero_undefined
@@ -416,6 +416,7 @@ class Verifier:
             check: Judges it by a verifier of the original that is given its picks.
         """
         original, candidate = open_model(self._path), open_model(path)
+        expose_picks(candidate)
         names = shared_picks(original, candidate)
         if not names:
             return None

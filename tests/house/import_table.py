@@ -50,6 +50,7 @@ MAY_IMPORT = {
         "custom_ops/forms custom_ops/tvm/gemm custom_ops/tvm/tile kernels kernels/layouts"
         " kernels/region kernels/tvm operators targets"
     ),
+    "custom_ops/tvm/detection": "custom_ops/forms kernels",
     "custom_ops/tvm/gemm": (
         "custom_ops/forms custom_ops/tvm/tile kernels kernels/layouts kernels/region"
         " kernels/tvm targets"

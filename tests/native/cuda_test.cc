@@ -157,13 +157,13 @@ size_t FirstToFirst(int32_t** inputs, int32_t** outputs) {
 }
 
 constexpr OrtkitOp Op(const char* name, OrtkitCall call, const OrtkitCudaKernel* kernel) {
-  return {name, "0", 2, kSymbols, 2, 1, kTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, call == nullptr ? nullptr : FirstToFirst, call, kernel};
+  return {name, "0", 2, kSymbols, 2, 1, kTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, 0, call == nullptr ? nullptr : FirstToFirst, call, kernel};
 }
 const OrtkitOp kOps[] = {
     Op("add", AddOnCpu, &kAdd), Op("broken", nullptr, &kBroken), Op("cpu_only", AddOnCpu, nullptr),
     Op("fresh", nullptr, &kFresh), Op("huge", nullptr, &kHuge), Op("mapped", nullptr, &kMapped),
     Op("missing", nullptr, &kMissing),
-    {"multiplied", "0", 2, kSymbols, 2, 1, kHalves, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, nullptr, nullptr, &kMultiplied},
+    {"multiplied", "0", 2, kSymbols, 2, 1, kHalves, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, 0, nullptr, nullptr, &kMultiplied},
     Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("not_mapped", nullptr, &kNotMapped),
     Op("old", nullptr, &kOld),
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),

@@ -44,7 +44,7 @@ int32_t OnCpu(char* const* data, const int64_t* sizes, int64_t begin, int64_t en
 }
 
 constexpr OrtkitOp Op(OrtkitCall call, const OrtkitCudaKernel* kernel) {
-  return {"mine::Scaled", "0", 2, kSymbols, 2, 1, kTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, nullptr, call, kernel};
+  return {"mine::Scaled", "0", 2, kSymbols, 2, 1, kTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, 0, nullptr, call, kernel};
 }
 const OrtkitOp kCpuOp = Op(OnCpu, nullptr), kSmallOp = Op(nullptr, &kSmall), kLargeOp = Op(nullptr, &kLarge);
 const int32_t kPlaces[] = {0, -2}, kStars[] = {1, 0, 1}, kThere[] = {1};

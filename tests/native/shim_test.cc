@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -60,14 +61,32 @@ int32_t Fail(char* const*, const int64_t*, int64_t begin, int64_t end) {
   return begin <= 3 && 3 < end ? 7 : 0;
 }
 
+// Unit i finds i % 3 rows, each of i and how many it found before; a row of X that begins with -1 fails.
+int32_t Count(char* const* data, const int64_t* sizes, int64_t begin, int64_t end) {
+  const auto* x = reinterpret_cast<const float*>(data[0]);
+  auto* rows = reinterpret_cast<OrtkitRows*>(data[1]);
+  for (int64_t i = begin; i < end; ++i) {
+    if (visits != nullptr) ++(*visits)[i];
+    if (sizes[1] > 0 && x[i * sizes[1]] == -1.0f) return 5;
+    if (i % 3 == 0) continue;
+    auto* found = static_cast<float*>(malloc(i % 3 * 2 * sizeof(float)));
+    for (int64_t k = 0; k < i % 3; ++k) {
+      found[2 * k] = static_cast<float>(i);
+      found[2 * k + 1] = static_cast<float>(k);
+    }
+    rows[i] = {found, i % 3};
+  }
+  return 0;
+}
+
 size_t FirstToFirst(int32_t** inputs, int32_t** outputs) {
   static int32_t zero[] = {0};
   *inputs = *outputs = zero;
   return 1;
 }
 
-const int32_t kA[] = {0}, kB[] = {1}, kAB[] = {0, 1};
-const char* const kSymbols[] = {"a", "b"};
+const int32_t kA[] = {0}, kB[] = {1}, kAB[] = {0, 1}, kFound[] = {2};
+const char* const kSymbols[] = {"a", "b", "found"};
 const OrtkitExtent kRow[] = {{1, 1, kB}};
 const OrtkitExtent kRows[] = {{1, 1, kA}, {1, 1, kB}};
 const OrtkitExtent kProduct[] = {{2, 2, kAB}};
@@ -76,13 +95,17 @@ const OrtkitTensor kAddTensors[] = {{"X", kFloat, 2, kRows}, {"W", kFloat, 1, kR
 const OrtkitTensor kNegateTensors[] = {
     {"X", kFloat, 1, kProduct}, {"W", kFloat, 1, kRow}, {"Y", kFloat, 1, kProduct}};
 const OrtkitTensor kFailTensors[] = {{"X", kDouble, 1, kSix}, {"Y", kDouble, 1, kSix}};
-// A row costs a slice, or nearly nothing, or what all rows cost together. The last one streams its constants.
+const OrtkitExtent kFoundRows[] = {{1, 1, kFound}, {2, 0, kA}};
+const OrtkitTensor kCountTensors[] = {{"X", kFloat, 2, kRows}, {"Y", kFloat, 2, kFoundRows}};
+// A row costs a slice, or nearly nothing, or what all rows cost together. One streams its constants, one counts its
+// results.
 const OrtkitOp kOps[] = {
-    {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 5000000, 0, 2500000, 0, FirstToFirst, AddRows, nullptr},
-    {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 0, nullptr, 1, kProduct, {1, 0, kA}, 100, 0, 0, 0, nullptr, Negate, nullptr},
-    {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 0, nullptr, 1, kSix, {1, 0, kA}, 1000000, 60000, 0, 0, nullptr, Fail, nullptr},
-    {"stream_3", "3", 2, kSymbols, 2, 1, kAddTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 1000, 1000, 0, 1, nullptr, AddRows, nullptr}};
-OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 4];
+    {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 5000000, 0, 2500000, 0, 0, FirstToFirst, AddRows, nullptr},
+    {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 0, nullptr, 1, kProduct, {1, 0, kA}, 100, 0, 0, 0, 0, nullptr, Negate, nullptr},
+    {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 0, nullptr, 1, kSix, {1, 0, kA}, 1000000, 60000, 0, 0, 0, nullptr, Fail, nullptr},
+    {"stream_3", "3", 2, kSymbols, 2, 1, kAddTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 1000, 1000, 0, 1, 0, nullptr, AddRows, nullptr},
+    {"count_4", "4", 3, kSymbols, 1, 1, kCountTensors, 0, nullptr, 1, kRows, {1, 1, kB}, 5000000, 0, 0, 0, 1, nullptr, Count, nullptr}};
+OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 5];
 
 // ---- a session with them
 struct Session {
@@ -302,7 +325,7 @@ void LibrariesOfOneSessionShareItsDomain() {
   Session session;
   EXPECT_TEXT(fake::Take(RegisterCustomOps(&session.options, fake::Base())), "");
   EXPECT(session.options.domains.size() == 1);
-  EXPECT(session.options.domains[0]->ops.size() == 4);
+  EXPECT(session.options.domains[0]->ops.size() == 5);
   const Session other;
   EXPECT(session.options.domains[0] != other.options.domains[0]);
   EXPECT(session.options.domains[0]->ops == other.options.domains[0]->ops);
@@ -486,6 +509,30 @@ void MemoryOfNoFileIsReadWhereItIs() {
   EXPECT(changed_last.LastOfRun() == 4.0f && numbers[0] == 3.0f && numbers[kWeights - 1] == 4.0f);
 }
 
+void RowsThatUnitsFindAreTheResult() {
+  for (const int threads : {1, 3}) {
+    for (const int64_t units : {0, 1, 2, 7, 40}) {
+      std::vector<std::atomic<int>> seen(units);
+      visits = &seen;
+      Case one({{units, 4}}, threads);
+      EXPECT_TEXT(Session().Run("count_4", &one.context), "");
+      visits = nullptr;
+      for (const std::atomic<int>& count : seen) EXPECT(count == 1);
+      std::vector<float> want;
+      for (int64_t i = 0; i < units; ++i) {
+        for (int64_t k = 0; k < i % 3; ++k) want.insert(want.end(), {float(i), float(k)});
+      }
+      ort::Value& got = *one.context.outputs[0];
+      EXPECT((got.dims == std::vector<int64_t>{int64_t(want.size()) / 2, 2}));
+      EXPECT(!memcmp(got.as<float>(), want.data(), want.size() * sizeof(float)));
+    }
+  }
+  Case failing({{5, 4}}, 1);
+  failing.inputs[0]->as<float>()[16] = -1.0f;
+  EXPECT_TEXT(Session().Run("count_4", &failing.context),
+              "2 ortkit.fused::count_4: values and sizes of its inputs do not fit each other (5)");
+}
+
 void OpsAreDescribedAsTheManifestSays() {
   const Session session;
   const ort::CustomOp* op = session.Find("fail_2");
@@ -547,6 +594,7 @@ struct {
     {"memory is shared as the manifest says", MemoryIsSharedAsTheManifestSays},
     {"weights of files are copied to huge pages", WeightsOfFilesAreCopiedToHugePages},
     {"memory of no file is read where it is", MemoryOfNoFileIsReadWhereItIs},
+    {"rows that units find are the result", RowsThatUnitsFindAreTheResult},
     {"ops are described as the manifest says", OpsAreDescribedAsTheManifestSays},
     {"levels of processors", LevelsOfProcessors},
 };
@@ -558,7 +606,7 @@ constexpr OrtkitCpu kHere = ORTKIT_CPU_X86_64;
 #else
 constexpr OrtkitCpu kHere = ORTKIT_CPU_AARCH64;
 #endif
-const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", 4, kOps, storage, nullptr};
+const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", 5, kOps, storage, nullptr};
 
 int main() {
   for (const auto& test : tests) {

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
+from onnx import helper
 from small_models import model
 
+from ortkit.graph.io.open import open_model
+from ortkit.kernels.signature import DOMAIN
 from ortkit.verify.verifier import Verifier
 
 #: Each picks by `v`; `w` moves one of two values that are as good as equal.
@@ -73,3 +77,32 @@ def test_a_pick_of_another_rule_is_no_pick_that_is_shared(inputs: Path) -> None:
     node.attributes["largest"] = ir.AttrInt64("largest", 0)
     with Verifier(original, inputs=inputs) as verifier:
         assert not verifier.check(other).is_good
+
+
+def test_a_fused_node_picks_as_its_body_does(inputs: Path) -> None:
+    """The node has fewer inputs than the operator: its limits are in the body."""
+    with Verifier(picking("NonMaxSuppression", -1e-7), inputs=inputs) as verifier:
+        found = verifier.check(_fused(picking("NonMaxSuppression", 1e-7)))
+        other = verifier.check(_fused(picking("NonMaxSuppression", 1e-7, 1.001)))
+    assert found.is_good, found.reason
+    assert found.reason.endswith("; on the original's picks: i")
+    assert not other.is_good
+
+
+def _fused(picker: ir.Model) -> ir.Model:
+    """Put the selection into a function of `ortkit.fused`, with its limits."""
+    proto = ir.to_proto(picker)
+    (node,) = (node for node in proto.graph.node if node.op_type == "NonMaxSuppression")
+    function = onnx.FunctionProto(
+        name="selects", domain=DOMAIN, input=node.input[:2], output=node.output
+    )
+    function.opset_import.add(domain="", version=picker.opset_imports[""])
+    limits = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for name in dict.fromkeys(node.input[2:]):
+        made = helper.make_node("Constant", [], [name], value=limits[name])
+        function.node.append(made)
+    function.node.add().CopyFrom(node)
+    node.CopyFrom(helper.make_node("selects", node.input[:2], node.output, domain=DOMAIN))
+    proto.functions.append(function)
+    proto.opset_import.add(domain=DOMAIN, version=1)
+    return open_model(proto)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def write_sources(
             continue
         texts = load_backend(kernel.backend).source(signature, kernel.target)
         head = _head(signature)
-        files = {f"{signature.op_type}{end}": head + text for end, text in texts.items()}
+        files = {
+            f"{signature.op_type}{end}": _commented(head, end) + text
+            for end, text in texts.items()
+        }
         if isinstance(kernel, CudaKernel):
             files = _with_launches(files, kernel, signature) | _ptx(kernel, signature)
         try:
@@ -64,6 +68,11 @@ def _head(signature: RegionSignature) -> str:
     lines += [f"  out  {_tensor(output)}" for output in signature.outputs]
     lines += ["", *signature.body.strip().splitlines(), ""]
     return "".join(f"# {one_line(line)}".rstrip() + "\n" for line in lines)
+
+
+def _commented(head: str, end: str) -> str:
+    """Return comments as a language has them, which the ending of its files tells."""
+    return re.sub("^#", "//", head, flags=re.MULTILINE) if end == ".c" else head
 
 
 def _tensor(spec: TensorSpec) -> str:

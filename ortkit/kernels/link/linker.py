@@ -5,32 +5,29 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from ortkit import env
 from ortkit.errors import (
     InternalError,
-    KernelError,
     MissingDependencyError,
     StaleInstallationError,
     UserError,
 )
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.cache_files import say_unused
+from ortkit.kernels.c_compiler import find_linker as find_linker
+from ortkit.kernels.c_compiler import run_compiler
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.link.manifest import MANIFEST_VERSION, LibraryOp, manifest_source
 from ortkit.kernels.link.manifest_cuda import ImageFile, image_files
 from ortkit.kernels.link.named_ops import NAMES_VERSION, NamedOp, names_source
 from ortkit.kernels.signature import RegionSignature
-from ortkit.private_folder import private_folder_refusal
 from ortkit.targets.cpu import machine
 from ortkit.targets.target import Target
-from ortkit.temporary import TemporaryFolder, tools_in, write_whole
+from ortkit.temporary import TemporaryFolder, write_whole
 
 SHIM_ARCHIVE = "libortkit_shim.a"
 MANIFEST_HEADER = "manifest.h"
@@ -38,9 +35,6 @@ NAMES_HEADER = "names.h"
 #: What the code of programs includes.
 PROGRAM_HEADERS = ("program.h", "kernel.h", "slices.h", MANIFEST_HEADER)
 _INSTALL = "run `pip install .` in ortkit's folder, or `pip install -e .` to work on it"
-
-# The C library that ONNX Runtime's own wheels ask for.
-_ZIG_TARGETS = {"x86-64": "x86_64-linux-gnu.2.28", "aarch64": "aarch64-linux-gnu.2.28"}
 
 _EXPORTS = "{ global: RegisterCustomOps; ortkit_kernel_manifest;%s local: *; };\n"
 # No build id and no symbol table: equal input must give equal bytes. The C compiler does not link
@@ -199,7 +193,7 @@ def _linked(
         *_FLAGS, "-Wl,--version-script=exports.map", "-o", "library.so", "manifest.c", *sources,
         *(name for name, _ in objects), SHIM_ARCHIVE, "-Wl,--as-needed", "-lm", *libraries,
     ]  # fmt: skip
-    _run([*find_linker(), *arguments], folder)
+    run_compiler([*find_linker(), *arguments], folder, "link the kernel library")
     return (folder / "library.so").read_bytes()
 
 
@@ -281,68 +275,6 @@ def _check_version(header: Path, what: str, version: int) -> None:
             where=str(header),
             fix=_INSTALL,
         )
-
-
-def find_linker() -> list[str]:
-    """Return the command of a C compiler: `CC`, else cc, gcc or clang, else the package ziglang.
-
-    Raises:
-        MissingDependencyError: There is none.
-    """
-    named = env.compiler_command()
-    if named is not None:
-        command = named.split()
-        if shutil.which(command[0]) is None:
-            raise MissingDependencyError(
-                f"CC names {command[0]!r}, which is not there", fix="correct CC or unset it"
-            )
-        return command
-    for name in ("cc", "gcc", "clang"):
-        if (found := shutil.which(name)) is not None:
-            return [found]
-    if (zig := _find_zig()) is not None:
-        # Named, or zig would compile for this very processor and this machine's C library.
-        return [str(zig), "cc", "-target", _ZIG_TARGETS.get(machine(), "native")]
-    raise MissingDependencyError(
-        "no C compiler to link kernels with",
-        fix="install gcc or clang, or `pip install ziglang`",
-    )
-
-
-def _find_zig() -> Path | None:
-    """Return zig as the package ziglang brings it; the package itself only calls it."""
-    spec = find_spec("ziglang")
-    if spec is None:
-        return None
-    candidates = (Path(folder) / "zig" for folder in spec.submodule_search_locations or ())
-    return next((zig.resolve() for zig in candidates if zig.is_file()), None)
-
-
-def _run(command: list[str], folder: Path) -> None:
-    # zig keeps what it compiles of the C library, and finds no place for it without HOME.
-    surroundings = {"ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(folder)), **tools_in(folder)}
-    try:
-        result = subprocess.run(
-            command, cwd=folder, env=surroundings, capture_output=True, text=True,
-            errors="replace", check=False,
-        )  # fmt: skip
-    except OSError as error:
-        raise KernelError(f"cannot run {command[0]}: {error.strerror}") from error
-    if result.returncode != 0:
-        last = result.stderr.strip().splitlines()[-5:]
-        raise KernelError(
-            f"{command[0]} failed to link the kernel library: {' | '.join(last)}",
-            fix="if this is a broken C compiler, name another one with CC",
-        )
-
-
-def _zig_cache(folder: Path) -> Path:
-    """Return where zig keeps code: in the cache, or in `folder` if that cannot be used."""
-    kept = env.cache_dir() / "zig"
-    if reason := private_folder_refusal(kept):
-        say_unused(reason)
-        return folder / "zig"
-    return kept
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

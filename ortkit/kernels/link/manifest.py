@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import Kernel, Launch
+from ortkit.kernels.counted_sizes import counted_size
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.link.csource import c_extent, c_extents, c_list, c_text
 from ortkit.kernels.link.manifest_cuda import ImageFile, images_source, kernel_source
@@ -17,7 +18,7 @@ from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 from ortkit.kernels.value_sizes import value_sizes
 from ortkit.targets.cpu import LEVELS
 
-MANIFEST_VERSION = 10
+MANIFEST_VERSION = 11
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
@@ -201,6 +202,7 @@ def op_source(
         f"{c_extent(f'{name}_points', 0, launch.points)}, "
         f"{launch.picoseconds_per_point}, {launch.shared_nanoseconds}, "
         f"{launch.slice_picoseconds}, {int(launch.streams_constants)}, "
+        f"{int(counted_size(signature) is not None)}, "
         f"{pairs_name(launch.inplace)}, "
         f"{'NULL' if op.cpu is None else f'call_{op.cpu.symbol}'}, "
         f"{'NULL' if op.cuda is None else f'&{name}_cuda'}}}\n"

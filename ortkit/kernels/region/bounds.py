@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ortkit.kernels.counted_sizes import counted_size
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, solvable_symbols
 from ortkit.kernels.value_sizes import value_sizes
@@ -24,6 +25,7 @@ def exceeds_bounds(signature: RegionSignature) -> Refused | None:
         return Refused(f"a tensor of more than {MAX_RANK} dims")
     known = solvable_symbols(signature.inputs)
     known |= {size.symbol for size in value_sizes(signature)}
+    known |= {counted} if (counted := counted_size(signature)) else set()
     if len(known) > MAX_SYMBOLS:
         return Refused(f"{len(known)} named sizes, at most {MAX_SYMBOLS} are supported")
     for tensor in tensors:

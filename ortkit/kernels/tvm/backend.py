@@ -14,6 +14,7 @@ from typing import Any
 
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import Kernel, Launch
+from ortkit.kernels.c_compiler import compile_c
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
@@ -25,6 +26,7 @@ from ortkit.kernels.tvm.plan import plan_of
 from ortkit.kernels.tvm.schedule import Schedule
 from ortkit.kernels.tvm.templates import (
     PACKAGE,
+    CTemplate,
     TunableTemplate,
     refusal_of,
     template_for,
@@ -83,11 +85,15 @@ class TvmBackend:
         tuple(template_modules())
 
     def source(self, signature: RegionSignature, target: Target) -> dict[str, str]:
-        """Return a TIR script; loads tvm.
+        """Return a TIR script, for which tvm is loaded, or C.
 
         Raises:
             InternalError: `accepts` would refuse.
         """
+        template = template_for(signature)
+        if isinstance(template, CTemplate):
+            symbol = symbol_of(signature, "")
+            return {".c": template.c_source(symbol, target.resolved().level)}
         _, function = _lowered(signature, target.resolved())
         return {".tir.py": f"{function.script()}\n"}
 
@@ -148,8 +154,13 @@ class TvmBackend:
         started = time.perf_counter()
         target = target.resolved()
         artifact = folder / f"{signature.key}.o"
-        launch, function = _lowered(signature, target, choices)
-        write_object(function, target.level, artifact)
+        template = template_for(signature)
+        if isinstance(template, CTemplate):
+            launch = template.launch(target.level)
+            compile_c(template.c_source(symbol_of(signature, choices), target.level), artifact)
+        else:
+            launch, function = _lowered(signature, target, choices)
+            write_object(function, target.level, artifact)
         seconds = time.perf_counter() - started
         return Kernel(
             key=signature.key,
@@ -174,7 +185,7 @@ def _lowered(signature: RegionSignature, target: Target, choices: str = "") -> t
     if isinstance(template, TunableTemplate):
         template = template.chosen(chosen)
     plan = plan_of(signature, chosen) if template is None else template
-    if isinstance(plan, Refused):
+    if isinstance(plan, Refused | CTemplate):
         raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
     if isinstance(plan, Schedule):
         return plan.launch, lower(plan, signature, symbol)

@@ -29,6 +29,22 @@ class Template(Protocol):
 
 
 @runtime_checkable
+class CTemplate(Protocol):
+    """A kernel in C: one whose results must be those of separate operations, bit for bit.
+
+    TVM lets LLVM contract a product and a sum.
+    """
+
+    def launch(self, level: str) -> Launch:
+        """Say how the kernel for a processor level is called."""
+        ...
+
+    def c_source(self, symbol: str, level: str) -> str:
+        """Return C11 with the kernel as a function called `symbol`."""
+        ...
+
+
+@runtime_checkable
 class TunableTemplate(Template, Protocol):
     """A template whose rule for its tiles can be overruled."""
 
@@ -47,12 +63,12 @@ class TunableTemplate(Template, Protocol):
         ...
 
 
-def template_for(signature: RegionSignature) -> Template | Refused | None:
+def template_for(signature: RegionSignature) -> Template | CTemplate | Refused | None:
     """Return the template for a region, why there is none where one nearly fits, or None."""
     for module in template_modules():
         found = module.match(signature)
         if found is not None:
-            return cast(Template | Refused, found)
+            return cast(Template | CTemplate | Refused, found)
     return None
 
 
@@ -61,7 +77,7 @@ def template_modules() -> Iterator[ModuleType]:
     return (import_module(f"{PACKAGE}.{name}") for name in traits_of("cpu").templates)
 
 
-def refusal_of(template: Template, level: str) -> Refused | None:
+def refusal_of(template: Template | CTemplate, level: str) -> Refused | None:
     """Say why a template has no kernel for a processor level; most have one for each."""
     refuses = getattr(template, "refuses", None)
     return None if refuses is None else cast(Refused | None, refuses(level))

@@ -25,6 +25,7 @@ from ortkit.verify.kernels.inputs import (
 )
 from ortkit.verify.kernels.job import CaseSizes, InputSpec, KernelJob
 from ortkit.verify.kernels.packed_rows import packed_rows
+from ortkit.verify.kernels.selected_boxes import selected_boxes
 
 #: The case that is tried with all kinds of values: neither the first nor a large one.
 _SPECIAL_CASE = 1
@@ -60,7 +61,7 @@ class Cases:
         if special >= 0 and _elements(kernel.cases[special]) > _SPECIAL_ELEMENTS:
             special = 0
         self._special = special
-        self._agreeing = packed_rows(function) or cached_rows(function)
+        self._agreeing = packed_rows(function) or cached_rows(function) or selected_boxes(function)
         self._tables = _tables(function)
 
     def order(self) -> Iterator[tuple[int, Kind, bool]]:

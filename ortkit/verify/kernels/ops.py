@@ -32,6 +32,7 @@ from ortkit.verify.kernels.ops_rows import (
     ReduceLogSumExp,
     RMSNormalization,
 )
+from ortkit.verify.kernels.ops_selection import NonMaxSuppression
 from ortkit.verify.kernels.ops_windows import Conv, ConvInteger, MaxPool
 
 
@@ -102,6 +103,6 @@ class MatMulInteger(MatMul):
 OPS: tuple[type[OpRun], ...] = (
     ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization,
     GroupQueryAttention, HardSwish, LayerNormalization, LogSoftmax, MatMul, MatMulInteger,
-    MatMulNBits, MaxPool, Mean, Mish, QLinearAdd, QLinearGlobalAveragePool, QLinearMul,
-    RMSNormalization, ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign, Sum, Swish,
+    MatMulNBits, MaxPool, Mean, Mish, NonMaxSuppression, QLinearAdd, QLinearGlobalAveragePool,
+    QLinearMul, RMSNormalization, ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign, Sum, Swish,
 )  # fmt: skip
