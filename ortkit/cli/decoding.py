@@ -48,8 +48,13 @@ def decodings_of(
             longer than a decoder takes.
         ModelError: A model is not valid.
     """
+    from ortkit.genai.folder import read_folder
     from ortkit.measure.decoding import PROMPT, phases_of
 
+    # A folder that is none of decoders is why others are taken for decoders.
+    for path in models:
+        if path.is_dir():
+            read_folder(path)
     for name in sweeps:
         if name != _PAST:
             raise UserError(f"a decoder has no {name!r}", where="--sweep", fix="past=A,B,...")

@@ -141,3 +141,10 @@ def test_nodes_are_compared_on_request(call: Call, folder: Path) -> None:
     assert done.code == 1, done.err
     assert "Tanh" in done.out and "Sigmoid" in done.out
     assert call("compare", folder / "small.onnx", folder / "small.onnx", "--nodes").code == 0
+
+
+def test_a_folder_beside_a_model_is_what_is_refused(call: Call, folder: Path) -> None:
+    for given in (".", "/", folder):
+        done = call("compare", folder / "small.onnx", given)
+        assert done.code == 2
+        assert done.err.startswith(f"ortkit: {given}: is a folder without genai_config.json")

@@ -152,6 +152,17 @@ def test_a_missing_file_suggests_a_near_one(tmp_path: Path) -> None:
         open_model(tmp_path / "none" / "modle.onnx")
 
 
+def test_a_dangling_link_is_called_one(tmp_path: Path) -> None:
+    link = tmp_path / "model.onnx"
+    link.symlink_to("missing.onnx")
+    with pytest.raises(ModelError, match=r"is a link to missing\.onnx, which is missing; check"):
+        open_model(link)
+    with pytest.raises(ModelError, match="no such file; check the path"):
+        open_model(tmp_path / "model1.onnx")
+    with pytest.raises(ModelError, match="is a folder; name a file$"):
+        open_model(tmp_path)
+
+
 def test_a_folder_suggests_a_model_in_it(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a folder; name a file"):
         open_model(tmp_path)

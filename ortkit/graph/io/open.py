@@ -141,7 +141,7 @@ def _size_of(path: Path) -> int:
     except ValueError as error:  # a null byte
         raise ModelError("not a file name", where=repr(str(path)), fix="name a file") from error
     if stat.S_ISDIR(found.st_mode):
-        inside = sorted(entry.name for entry in path.glob("*.onnx"))
+        inside = sorted(entry.name for entry in path.glob("*.onnx") if entry.is_file())
         hint = f"name a file in it, such as {inside[0]}" if inside else "name a file"
         raise ModelError("is a folder", where=str(path), fix=hint)
     if not stat.S_ISREG(found.st_mode):
@@ -151,8 +151,14 @@ def _size_of(path: Path) -> int:
 
 def _unreadable(path: Path, error: OSError) -> ModelError:
     if isinstance(error, FileNotFoundError):
+        if path.is_symlink():
+            return ModelError(
+                f"is a link to {path.readlink()}, which is missing",
+                where=str(path),
+                fix="check what it links to",
+            )
         try:
-            names = [entry.name for entry in path.parent.iterdir()]
+            names = [entry.name for entry in path.parent.iterdir() if entry.exists()]
         except OSError:
             names = []
         near = get_close_matches(path.name, names, n=1)
