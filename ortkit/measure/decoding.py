@@ -150,7 +150,9 @@ def decoder_of(path: Path, *, shares: bool = True) -> CachedDecoder:
             "has no cache that grows: no input of a named length is read as past keys by Concat, "
             "Attention, MultiHeadAttention or GroupQueryAttention",
             where=str(path),
-            fix="leave out --decode and folders" if not caches else "give the length of its caches a name",
+            fix="leave out --decode and folders"
+            if not caches
+            else "give the length of its caches a name",
         )
     growing = {
         value.name or "": axis

@@ -6,6 +6,7 @@ little, so that the process takes little memory.
 
 from __future__ import annotations
 
+import errno
 import resource
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -241,4 +242,6 @@ def _given_entries(given: Path, declared: Collection[str]) -> list[Entry]:
 def _line(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "out of memory"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.strerror}: free some space, or set TMPDIR"
     return " ".join(str(error).split()) or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from ortkit.graph.io.open import open_model
 from ortkit.graph.io.parts import share_weights, write_part
 from ortkit.graph.io.save import save_model
 from ortkit.runtime.ort import import_onnxruntime
-from ortkit.verify import sessions
+from ortkit.verify import child, sessions
 from ortkit.verify.limits import value_bytes
 from ortkit.verify.pair import verify_models
 
@@ -144,3 +145,8 @@ def test_what_a_process_inherits_is_not_what_it_allocates() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("limited\n", "")
+
+
+def test_a_full_disk_says_what_to_free() -> None:
+    said = child._line(OSError(errno.ENOSPC, "No space left on device"))
+    assert said == "No space left on device: free some space, or set TMPDIR"

@@ -243,7 +243,7 @@ def _explain(error: OSError, path: Path, size_bytes: int) -> UserError:
         return UserError(
             f"no space left: {size_bytes} bytes are needed and {free} are free",
             where=str(path),
-            fix="free some space or choose another output",
+            fix="free some space or choose another output; for temporary files: set TMPDIR",
         )
     if error.errno == errno.EFBIG:
         return UserError(
