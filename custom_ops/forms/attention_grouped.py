@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
@@ -36,6 +37,12 @@ _DEFAULTS = {
     "smooth_softmax": (0, -1), "v_quant_type": (b"NONE",),
 }  # fmt: skip
 _OPTIONAL = ("qk_norm_epsilon",)
+_EPSILON = 1e-6
+#: Inputs that not every kernel takes: a number of each head that counts as one more score; norms
+#: of the rows of Q and K.
+_TABLES = 7, 8
+_SINK, _NORMS = 11, (14, 15)
+_INPUTS = 16
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,21 @@ class Rotation:
 
 
 @dataclass(frozen=True)
+class RowNorms:
+    """RMS norms of each head's rows of Q and K, before they are rotated.
+
+    Args:
+        q: The input [width] that rows of Q are multiplied by.
+        k: The same of K.
+        epsilon: Added to the mean of squares.
+    """
+
+    q: int
+    k: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
 class GroupedForm:
     """softmax(scale Q K^T) V of new rows over a cache that gets them.
 
@@ -72,6 +94,8 @@ class GroupedForm:
         rotation: None for none.
         window: How many keys a query sees, its own among them; 0: all.
         softcap: Scores become softcap tanh(score / softcap); 0: they stay.
+        sink: The input [heads] whose exponentials are added to the sums of weights; None for none.
+        norms: None for none.
     """
 
     attention: AttentionForm
@@ -83,6 +107,8 @@ class GroupedForm:
     rotation: Rotation | None
     window: int
     softcap: float
+    sink: int | None = None
+    norms: RowNorms | None = None
 
     @property
     def share(self) -> int:
@@ -91,8 +117,16 @@ class GroupedForm:
 
 
 @refusals
-def read_grouped(signature: RegionSignature) -> GroupedForm | Refused | None:
-    """Return the region as one GroupQueryAttention; None if it is something else."""
+def read_grouped(
+    signature: RegionSignature, dtypes: Collection[str] = ("float32",), *, takes_more: bool = False
+) -> GroupedForm | Refused | None:
+    """Return the region as one GroupQueryAttention; None if it is something else.
+
+    Args:
+        signature: The region's.
+        dtypes: The types that there are kernels for.
+        takes_more: Whether kernels take sinks, and norms of Q and K.
+    """
     body = Body(signature)
     nodes = body.nodes("GroupQueryAttention", "com.microsoft")
     if not nodes:
@@ -100,9 +134,9 @@ def read_grouped(signature: RegionSignature) -> GroupedForm | Refused | None:
     node, *others = nodes
     if others or len(body.function.node) > 1 or list(node.output) != list(body.function.output):
         return Refused("more than one attention, or not all of its results")
-    if refused := _misfit(body, node):
+    if refused := _misfit(body, node, dtypes, takes_more=takes_more):
         return refused
-    inputs = [body.inputs.get(name) for name in [*node.input, *[""] * 9][:9]]
+    inputs = [body.inputs.get(name) for name in [*node.input, *[""] * _INPUTS][:_INPUTS]]
     q, past_k, past_v, lengths, total = (inputs[at] for at in (0, 3, 4, 5, 6))
     if q is None or past_k is None or past_v is None or lengths is None or total is None:
         return Refused("attention without a cache, or without lengths")
@@ -124,14 +158,35 @@ def read_grouped(signature: RegionSignature) -> GroupedForm | Refused | None:
     scale = scale or 1.0 / sqrt(new_q.width)
     attention = AttentionForm(signature, new_q, k, v, None, scale, is_causal=True)
     window = max(0, integer(node, "local_window_size", -1))
+    sink, norms = needed(_more(signature, inputs, new_q, numbers))
     return GroupedForm(
-        attention, new_k, new_v, (past_k, past_v), lengths, total, rotation, window, softcap
+        attention, new_k, new_v, (past_k, past_v), lengths, total, rotation, window, softcap,
+        sink, norms,
     )  # fmt: skip
 
 
-def _misfit(body: Body, node: onnx.NodeProto) -> Refused | None:
+def _more(
+    signature: RegionSignature, inputs: Sequence[int | None], q: Heads, numbers: dict[str, float]
+) -> tuple[int | None, RowNorms | None] | Refused:
+    """Return the sink and the norms, which are of the sizes that a kernel reads."""
+    sink, norms = inputs[_SINK], [inputs[at] for at in _NORMS]
+    wanted = (sink, q.heads), *((at, q.width) for at in norms)
+    for at, size in wanted:
+        if at is not None and signature.inputs[at].shape != (size,):
+            return Refused("attention whose sinks or norms are of other sizes")
+    first, second = norms
+    if first is None or second is None:
+        return sink, None
+    return sink, RowNorms(first, second, numbers.get("qk_norm_epsilon", _EPSILON))
+
+
+def _misfit(
+    body: Body, node: onnx.NodeProto, dtypes: Collection[str], *, takes_more: bool
+) -> Refused | None:
     """Say what the operator does that no kernel does, and which types there are no kernels for."""
-    if any(node.input[9:]):
+    taken = {_SINK, *_NORMS} if takes_more else set()
+    more = {at: name for at, name in enumerate(node.input) if at > _TABLES[-1] and name}
+    if more.keys() - taken:
         return Refused("attention with places, a bias, sinks, scales or norms of its own")
     if len(node.output) != 3:
         return Refused("attention without caches as results, or with scores")
@@ -141,10 +196,15 @@ def _misfit(body: Body, node: onnx.NodeProto) -> Refused | None:
             continue
         if value not in _DEFAULTS.get(attribute.name, ()):
             return Refused(f"attention with attribute {attribute.name!r}")
-    names = {name for name in (*node.input[:5], *node.input[7:9]) if name}
+    if any(name not in body.inputs for name in more.values()):
+        return Refused("attention with sinks or norms that are computed in the region")
+    if (_NORMS[0] in more) != (_NORMS[1] in more):
+        return Refused("attention with a norm of Q or K alone")
+    names = {name for name in (*node.input[:5], *node.input[7:9], *more.values()) if name}
     specs = [body.signature.inputs[body.inputs[name]] for name in names if name in body.inputs]
-    if any(spec.dtype != "float32" for spec in (*specs, *body.signature.outputs)):
-        return Refused("attention of something else than float32")
+    found = {spec.dtype for spec in (*specs, *body.signature.outputs)}
+    if len(found) != 1 or not found <= set(dtypes):
+        return Refused(f"attention of something else than {' or '.join(dtypes)}")
     return None
 
 

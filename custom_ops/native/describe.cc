@@ -8,6 +8,8 @@
 namespace ortkit {
 namespace {
 
+constexpr int32_t kHostInput = -2;  // ONNX Runtime's OrtMemTypeCPUInput
+
 const char* GetName(const ort::CustomOp* op) { return AsOp(op)->spec->op_type; }
 const char* GetExecutionProviderType(const ort::CustomOp*) { return nullptr; }
 size_t GetInputTypeCount(const ort::CustomOp* op) { return AsOp(op)->spec->input_count; }
@@ -20,6 +22,14 @@ int32_t GetOutputType(const ort::CustomOp* op, size_t index) {
   return spec->tensors[spec->input_count + index].element_type;
 }
 int32_t ZeroAt(const ort::CustomOp*, size_t) { return 0; }
+// Sizes that follow from a value are known before a launch: the value has to be the host's.
+int32_t GetInputMemoryType(const ort::CustomOp* op, size_t index) {
+  const OrtkitOp& spec = *AsOp(op)->spec;
+  for (int32_t i = 0; i < spec.value_size_count; ++i) {
+    if (static_cast<size_t>(spec.value_sizes[i].tensor) == index) return kHostInput;
+  }
+  return 0;
+}
 int32_t One(const ort::CustomOp*) { return 1; }
 int32_t AnyVersion(const ort::CustomOp*) { return INT32_MAX; }
 void KeepPairs(int32_t*, int32_t*) {}  // they are static
@@ -49,6 +59,7 @@ ort::CustomOp DescribeToRuntime(const OrtkitOp& spec) {
   abi.GetName = GetName;
   abi.GetInputType = GetInputType;
   abi.GetInputTypeCount = GetInputTypeCount;
+  abi.GetInputMemoryType = GetInputMemoryType;
   abi.GetOutputType = GetOutputType;
   abi.GetOutputTypeCount = GetOutputTypeCount;
   const bool is_streamed = spec.streams_constants != 0;

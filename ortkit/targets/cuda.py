@@ -66,6 +66,8 @@ CUDA = Traits(
     cost_model="ortkit.fusion.regions.cuda_cost_model:CudaCostModel",
     families=(
         "ortkit.custom_ops.triton.attention.attention:ANCHOR",
+        "ortkit.custom_ops.triton.attention.attention_grouped:ANCHOR",
+        "ortkit.custom_ops.triton.attention.attention_grouped:BFLOAT",
         "ortkit.custom_ops.triton.gemm.fp8:ANCHOR",
         "ortkit.custom_ops.triton.gemm.split_k:ANCHOR",
         "ortkit.custom_ops.triton.gemm.gemv:ANCHOR",
@@ -74,6 +76,7 @@ CUDA = Traits(
         "ortkit.custom_ops.triton.gemm.nbits:BFLOAT",
     ),
     templates=(
+        "attention.attention_grouped",
         "attention.attention_packed",
         "attention.attention",
         "conv.conv",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -10,6 +10,7 @@ from ortkit.kernels.cuda import MAX_GRID, CeilDiv, Condition, Step, Variant
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.kernels.triton.source import StepSource, VariantSource
+from ortkit.kernels.value_sizes import value_sizes
 
 Sizes = Sequence[int]
 """The named sizes of a signature, in the order of `symbols_of` of its tensors."""
@@ -57,8 +58,18 @@ class Launches:
     scratch: tuple[int, ...]
 
 
-def sizes_of(signature: RegionSignature, shapes: Sequence[Sequence[int]]) -> list[int]:
-    """Return the named sizes, as the shim solves them from the shapes of the inputs.
+def sizes_of(
+    signature: RegionSignature,
+    shapes: Sequence[Sequence[int]],
+    values: Mapping[int, int] | None = None,
+) -> list[int]:
+    """Return the named sizes, as the shim solves them from the inputs.
+
+    Args:
+        signature: Of the kernel.
+        shapes: Of the inputs.
+        values: The numbers that inputs are, by their place, where sizes of outputs follow from
+            them.
 
     Raises:
         SizesError: The shapes do not determine them, or contradict the signature.
@@ -75,6 +86,9 @@ def sizes_of(signature: RegionSignature, shapes: Sequence[Sequence[int]]) -> lis
                 known[unknown[0]] = size // rest if rest else 0
             if len(unknown) <= 1 and _product(extent, known) != size:
                 raise SizesError(f"{spec.name!r} has {size} where its kernel expects {extent}")
+    for size in value_sizes(signature):
+        if values is not None and size.tensor in values:
+            known[size.symbol] = max(_product(size.least, known), values[size.tensor])
     symbols = symbols_of((*signature.inputs, *signature.outputs))
     if missing := [symbol for symbol in symbols if symbol not in known]:
         raise SizesError(f"the inputs do not determine the size {missing[0]!r}")
