@@ -105,7 +105,7 @@ class GroupedAttention:
         )  # fmt: skip
 
     def _sizes(self) -> tuple[Passed, ...]:
-        """Return the new rows, elements of a head of the caches before, and rows of those after."""
+        """Return new rows, elements of a head of the caches before, and rows of those after."""
         of, past = self.form, self.form.attention.signature.inputs[self.form.past[0]].shape
         elements = extent_of(past[2]) * extent_of(past[3])
         return Size(of.attention.q.length), Size(elements), Size(of.attention.k.length)
@@ -145,10 +145,8 @@ class GroupedAttention:
         rows = max(_LEAST_ROWS, 1 << (of.share - 1).bit_length())
         is_wide = power > _WIDE
         keys, stages = (_KEYS_OF_WIDE, _STAGES_OF_WIDE) if is_wide else (_KEYS, _STAGES)
-        parts = 1
-        while parts < _MOST_PARTS and parts * kv_heads * (q.batch.static or 1) < (
-            MULTIPROCESSORS * _BLOCKS_OF_EACH
-        ):
+        parts, heads = 1, kv_heads * (q.batch.static or 1)
+        while 2 * parts * heads <= MULTIPROCESSORS * _BLOCKS_OF_EACH and parts < _MOST_PARTS:
             parts *= 2
         each = q.batch * Extent(kv_heads * parts * rows * _FLOAT_BYTES)
         blocks = Scratch(0, "float32"), Scratch(1, "float32"), Scratch(2, "float32")
@@ -184,7 +182,7 @@ class GroupedAttention:
 
     # ---- many
     def _prompts(self) -> list[VariantSource]:
-        """Return the launches of large blocks on Hopper where there are many, and of small ones."""
+        """Return the launches of large blocks on Hopper, where there are many, and of small."""
         q = self.form.attention.q
         small, large = (
             next(tile for width, tile in tiles if self._power() <= width)

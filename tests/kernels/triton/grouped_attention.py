@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
-from triton_attention import numpy_type
 
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 
-POSITIONS = 700
+POSITIONS = 2200
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class Form:
                 value -= np.array(run.missing or [0] * len(value))
             elif spec.name == "total":
                 value = np.array(max(run.past) + run.rows)
-            found.append(np.asarray(value).astype(numpy_type(spec.dtype)))
+            dtype = ml_dtypes.bfloat16 if spec.dtype == "bfloat16" else spec.dtype
+            found.append(np.asarray(value).astype(dtype))
         return found
 
     def expected(self, feeds: list[np.ndarray]) -> list[np.ndarray]:
@@ -104,7 +105,9 @@ class Form:
             else [at["q"], at["k"], at["v"]]
         )
         batch, rows = parts[0].shape[:2]
-        q, k, v = (part.reshape(batch, rows, -1, self.width).transpose(0, 2, 1, 3) for part in parts)
+        q, k, v = (
+            part.reshape(batch, rows, -1, self.width).transpose(0, 2, 1, 3) for part in parts
+        )
         if self.has_norms:
             q, k = (
                 x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * at[name]

@@ -23,7 +23,7 @@ def _past(form: Form) -> tuple[int, int]:
 
 
 def check(interpreter: Interpreter, form: Form, run: Run, *, shared: bool) -> None:
-    """Results are near, rows that the run does not write stay, or are zero where caches are apart."""
+    """Results are near; rows that are not written stay, or are 0 where caches are apart."""
     feeds, past = form.feeds(run), _past(form)
     places = dict(zip(_OUT, past, strict=True)) if shared else {}
     got = interpreter.run(form.signature(), feeds, shared=places)
@@ -40,7 +40,10 @@ def check(interpreter: Interpreter, form: Form, run: Run, *, shared: bool) -> No
             first = max(first, 0)
             end = min(first + run.rows, made.shape[2])
             np.testing.assert_allclose(
-                made[sample, :, first:end], want[number][sample, :, first:end], rtol=near, atol=near
+                made[sample, :, first:end],
+                want[number][sample, :, first:end],
+                rtol=near,
+                atol=near,
             )
             old = np.asarray(feeds[at], np.float64)[sample]
             assert (made[sample, :, :first] == old[:, :first]).all()
