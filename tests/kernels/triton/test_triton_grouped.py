@@ -89,6 +89,21 @@ def test_lengths_that_do_not_fit_write_nothing_else(interpreter: Interpreter) ->
             )
 
 
+def test_rows_of_a_prompt_that_a_cache_has_no_room_for_are_not_written(
+    interpreter: Interpreter,
+) -> None:
+    """The interpreter checks the bytes around each tensor; samples lie behind each other."""
+    form = Form()
+    feeds = form.feeds(Run(70, (0, 0), 40))
+    feeds[3], feeds[4] = np.array([39, 39], np.int32), np.array(40, np.int32)
+    got = interpreter.run(form.signature(), feeds, shared={1: 1, 2: 2})
+    # Without an earlier row, as many first rows as there is room for.
+    want = form.expected([feeds[0][:, :40], *feeds[1:]])
+    for number in _OUT:
+        made = np.asarray(got[number], np.float64)
+        np.testing.assert_allclose(made, want[number], rtol=3e-3, atol=3e-3)
+
+
 def test_no_rows_at_all(interpreter: Interpreter) -> None:
     """Caches of their own get the old rows."""
     form = Form()
