@@ -94,6 +94,19 @@ inline bool ReadPlainDims(const OrtkitTensor& tensor, const int64_t* dims, int64
   return is_right;
 }
 
+// The dims of a number.
+constexpr int64_t kOfNumber[] = {1};
+
+// Whether an input is a number that sizes follow from. Such a one may be a scalar or a vector of one
+// element, whatever the model says, as ONNX Runtime's own operators have it.
+inline bool IsSizeNumber(const OrtkitOp& spec, int32_t index, size_t rank, const int64_t* dims) {
+  if (rank > 1 || (rank == 1 && dims[0] != 1)) return false;
+  for (int32_t i = 0; i < spec.value_size_count; ++i) {
+    if (spec.value_sizes[i].tensor == index) return true;
+  }
+  return false;
+}
+
 // Reads a value's place and its dims, which stay the runtime's.
 inline ort::Status* ReadValue(const Op& op, int32_t index, const ort::Value* value, Run* run,
                               const int64_t** dims) {
@@ -106,8 +119,11 @@ inline ort::Status* ReadValue(const Op& op, int32_t index, const ort::Value* val
                   tensor.name, type, tensor.element_type);
   }
   if (rank != static_cast<size_t>(tensor.rank)) {
-    return Refuse(op, ort::kInvalidArgument, "input '%s' has rank %zu, expected %d", tensor.name,
-                  rank, tensor.rank);
+    if (!IsSizeNumber(*op.spec, index, rank, *dims)) {
+      return Refuse(op, ort::kInvalidArgument, "input '%s' has rank %zu, expected %d", tensor.name,
+                    rank, tensor.rank);
+    }
+    *dims = kOfNumber;
   }
   const void* data = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetTensorData(op.api)(value, &data));

@@ -37,6 +37,8 @@ from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
 from scripts.benches import output
+from scripts.benches.cuda_decode import lines as decode_lines
+from scripts.benches.cuda_decode import measure_decoders
 from scripts.benches.cuda_kernels import lines, measure_kernels
 from scripts.benches.cuda_kernels_of import kernels_of
 from scripts.benches.cuda_limits import measure_limit
@@ -97,6 +99,10 @@ def main() -> int:
             rows = measure_nbits(folder, options.arch, options.rounds)
             results["nbits"] = rows
             output.table("one of six products in a CUDA graph, µs (median)", *nbits_lines(rows))
+        if options.parts in {"all", "decode"}:
+            rows = measure_decoders(folder, options.arch, options.rounds)
+            results["decode"] = rows
+            output.table("ms of the host (median)", *decode_lines(rows))
         if options.parts in {"all", "padding"}:
             with _alone(options.gate):
                 rows = measure_padding(folder, options, kernels_of)
@@ -433,8 +439,9 @@ def _sizes(text: str) -> list[int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench cuda", description=__doc__)
     parser.add_argument(
-        "--parts", default="all", choices=("all", "models", "kernels", "nbits", "padding")
-    )
+        "--parts", default="all",
+        choices=("all", "models", "kernels", "nbits", "decode", "padding"),
+    )  # fmt: skip
     parser.add_argument("--only", default="", help="models by a regular expression")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")

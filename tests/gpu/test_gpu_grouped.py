@@ -70,7 +70,7 @@ def in_place(
     binding, held = session.io_binding(), {}
     for name, feed in feeds.items():
         device = "cpu" if name == "total" else "cuda"
-        held[name] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feed), device, 0)
+        held[name] = ort.OrtValue.ortvalue_from_numpy(np.array(feed, order="C"), device, 0)
         binding.bind_ortvalue_input(name, held[name])
     for past, present in (("pk", "k2"), ("pv", "v2")):
         binding.bind_ortvalue_output(present, held[past])
@@ -108,6 +108,9 @@ def test_results(name: str, library: Path) -> None:
     for number, run in enumerate((*TOKENS, *PROMPTS, *LONG)):
         feeds = by_name(form, run)
         if number % 2 and max(run.past) + run.rows <= run.cache:
+            if number % 4 == 1:
+                # As some builders have it, which ONNX Runtime takes for a scalar.
+                feeds["total"] = feeds["total"].reshape(1)
             binding, held = in_place(session, feeds)
             session.run_with_iobinding(binding)
             check(form, run, [held[each].numpy() for each in ("y", "pk", "pv")])

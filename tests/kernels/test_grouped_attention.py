@@ -39,6 +39,8 @@ class Form:
     is_packed: bool = True
     more: str = ""
     """Further attributes."""
+    total: tuple[int, ...] = ()
+    """The shape of the number of keys, as the model says."""
 
     def signature(self) -> RegionSignature:
         kv = self.groups * self.width
@@ -47,7 +49,8 @@ class Form:
         if not self.is_packed:
             inputs += [tensor("k", "b", "s", kv), tensor("v", "b", "s", kv)]
         inputs += [tensor(name, "b", self.groups, "p", "w") for name in ("past_k", "past_v")]
-        inputs += [tensor("lengths", "b", dtype="int32"), tensor("total", dtype="int32")]
+        inputs += [tensor("lengths", "b", dtype="int32")]
+        inputs.append(tensor("total", *self.total, dtype="int32"))
         if self.half:
             inputs += [tensor(name, POSITIONS, self.half) for name in ("cos", "sin")]
         given = [spec.name for spec in inputs]
@@ -78,7 +81,7 @@ class Form:
                 np.asarray(of(angles), np.float32) for of in (np.cos, np.sin)
             )
         found["lengths"] = np.array([past + run.rows - 1 for past in run.past], np.int32)
-        found["total"] = np.array(max(run.past) + run.rows, np.int32)
+        found["total"] = np.full(self.total, max(run.past) + run.rows, np.int32)
         return found
 
 
@@ -156,6 +159,26 @@ def test_caches_are_written_in_place(tmp_path: Path, cache: KernelCache) -> None
         results.append([np.array(value.numpy()) for value in found])
     for got, want in zip(*results, strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("declared", [(), (1,)])
+def test_the_total_is_a_scalar_or_one_element(
+    declared: tuple[int, ...], tmp_path: Path, cache: KernelCache
+) -> None:
+    """Whatever the model says of it; of several elements it is refused."""
+    of = Form(total=declared)
+    ours, theirs = sessions(of, HERE[-1], tmp_path, cache)
+    feeds = of.feeds(Run(2, (5,), 5))
+    # A scalar where the model has a vector is refused by ONNX Runtime itself.
+    for shape in {declared, (1,)}:
+        feeds["total"] = np.reshape(feeds["total"], shape)
+        for got, want in zip(ours.run(None, feeds), theirs.run(None, feeds), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=4e-6)
+    for shape in ((2,), (1, 1)):
+        feeds["total"] = np.resize(feeds["total"], shape)
+        for one in (ours, theirs):
+            with pytest.raises(Exception, match="total"):
+                one.run(None, feeds)
 
 
 @pytest.mark.parametrize("window", [-1, 3])

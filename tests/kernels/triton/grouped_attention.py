@@ -34,6 +34,7 @@ class Form:
     dtype: str = "float16"
     scale: float = 0.0
     cache_width: str | int = "w"
+    total: tuple[int, ...] = ()
 
     def signature(self) -> RegionSignature:
         kv, columns = self.groups * self.width, self.heads * self.width
@@ -41,7 +42,7 @@ class Form:
         if not self.is_packed:
             inputs += [("k", ("b", "s", kv)), ("v", ("b", "s", kv))]
         inputs += [(name, ("b", self.groups, "p", self.cache_width)) for name in ("pk", "pv")]
-        inputs += [("lengths", ("b",)), ("total", ())]
+        inputs += [("lengths", ("b",)), ("total", self.total)]
         if self.half:
             inputs += [(name, (POSITIONS, self.half)) for name in ("cos", "sin")]
         if self.has_sink:
@@ -89,7 +90,7 @@ class Form:
                 value = np.array([past + run.rows - 1 for past in run.past])
                 value -= np.array(run.missing or [0] * len(value))
             elif spec.name == "total":
-                value = np.array(max(run.past) + run.rows)
+                value = np.full(self.total, max(run.past) + run.rows)
             dtype = ml_dtypes.bfloat16 if spec.dtype == "bfloat16" else spec.dtype
             found.append(np.asarray(value).astype(dtype))
         return found
@@ -113,7 +114,7 @@ class Form:
                 x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * at[name]
                 for x, name in ((q, "qn"), (k, "kn"))
             )
-        most = max(at["pk"].shape[2], int(at["total"]))
+        most = max(at["pk"].shape[2], int(at["total"].item()))
         caches = [np.zeros((batch, self.groups, most, self.width)) for _ in range(2)]
         y = np.full((batch, rows, self.heads, self.width), np.nan)
         for b in range(batch):
@@ -168,7 +169,7 @@ class Run:
 
 FORMS = {
     "packed": Form(),
-    "one head": Form(heads=1, groups=1, is_packed=False, half=8),
+    "one head": Form(heads=1, groups=1, is_packed=False, half=8, total=(1,)),
     "apart, not rotated": Form(heads=3, groups=3, half=0, is_packed=False),
     "eight share": Form(heads=8, groups=1, width=64, half=32),
     "three share, width of no power": Form(heads=6, groups=2, width=96, half=48),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import grouped_attention
 import packed_attention
 import pytest
 import test_triton_batched
@@ -42,6 +43,7 @@ def signatures() -> Iterator[RegionSignature]:
     ):  # fmt: skip
         yield from (case.signature() for case in module.CASES.values())
     yield from map(packed_attention.signature_of, packed_attention.CASES.values())
+    yield from (form.signature() for form in grouped_attention.FORMS.values())
     for build, channels, _ in test_triton_convolutions.NETS.values():
         net = test_triton_convolutions.Net()
         proto = net.model((2, channels, 64, 64), [build(net, "x")])
