@@ -96,7 +96,9 @@ class _Writer:
         if self._of.bits == 16:
             weight = self._half(depth, columns, scale=depth**-0.5)
             return self._op("MatMul", [x, weight])[0]
-        weight = _RNG.integers(0, 256, (columns, depth // _BLOCK, _BLOCK // 2), np.uint8)
+        # Without the lowest number the mean is 0, so that scores of attention stay small.
+        low, high = _RNG.integers(1, 16, (2, columns, depth // _BLOCK, _BLOCK // 2), np.uint8)
+        weight = low | high << 4
         scale = _RNG.uniform(0.5, 1.5, columns * depth // _BLOCK) * depth**-0.5 / 4.6
         inputs = [x, self._keep(weight), self._keep(scale.astype(np.float16))]
         return self._op("MatMulNBits", inputs, domain="com.microsoft", K=depth, N=columns, bits=4,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import onnx.parser
 import pytest
+from ortkit.custom_ops.triton.attention import attention_grouped
 from ortkit.custom_ops.tvm.attention.grouped import ANCHOR
 from region_models import found_by, search_of
 
@@ -24,13 +25,16 @@ from ortkit.targets.target import Target
 pytestmark = pytest.mark.skipif(cpu.machine() != "x86-64", reason="x86-64 has levels")
 
 
-def scope(outputs: str = "y, k2, v2", more: str = "", rest: str = "") -> Scope:
+def scope(
+    outputs: str = "y, k2, v2", more: str = "", rest: str = "", dtype: str = "float",
+    total: str = "int32",
+) -> Scope:  # fmt: skip
     """A model of one attention as the builder of onnxruntime-genai writes it."""
     proto = onnx.parser.parse_model(f"""
     <ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
-    g (float[b, s, 128] q, float[b, 2, p, cache_width] k, float[b, 2, p, cache_width] v,
-       int32[b] lengths, int32 total, float[512, 8] cos, float[512, 8] sin)
-      => (float[b, s, 64] y, float[b, 2, t, 16] k2, float[b, 2, t, 16] v2) {{
+    g ({dtype}[b, s, 128] q, {dtype}[b, 2, p, cache_width] k, {dtype}[b, 2, p, cache_width] v,
+       int32[b] lengths, {total} total, {dtype}[512, 8] cos, {dtype}[512, 8] sin)
+      => ({dtype}[b, s, 64] y, {dtype}[b, 2, t, 16] k2, {dtype}[b, 2, t, 16] v2) {{
       {outputs} = com.microsoft.GroupQueryAttention
         <num_heads = 4, kv_num_heads = 2, do_rotary = 1{more}>
         (q, "", "", k, v, lengths, total, cos, sin)  {rest}
@@ -57,6 +61,32 @@ def test_what_has_no_kernel() -> None:
     (one,) = found(scope(more=", smooth_softmax = 1"))
     assert one.signature is None
     assert "smooth_softmax" in one.reason
+
+
+@pytest.mark.parametrize("total", ["int32", "int32[1]"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_on_cuda(dtype: str, total: str) -> None:
+    """In half precision of both kinds, also with what CPUs have no kernel for."""
+    anchor = attention_grouped.BFLOAT if dtype == "bfloat16" else attention_grouped.ANCHOR
+    for more in ("", ", rotary_interleaved = 1", ", local_window_size = 9, softcap = 2.0"):
+        of = scope(more=more, dtype=dtype, total=total)
+        (one,) = found_by(anchor, of, lambda each: refusal(each, Target("cuda", "sm_90")))
+        assert one.signature is not None, one.reason
+        assert len(value_sizes(one.signature)) == 2
+
+
+def test_what_cuda_has_no_kernel_for() -> None:
+    def reason(**changed: str) -> str:
+        of = scope(dtype="float16", **changed)
+        (one,) = found_by(
+            attention_grouped.ANCHOR, of, lambda each: refusal(each, Target("cuda", "sm_90"))
+        )
+        assert one.signature is None
+        return one.reason
+
+    assert "scale" in reason(more=", scale = -1.0")
+    assert "qk_output" in reason(more=", qk_output = 1")
+    assert not list(grown(search_of(scope(dtype="float")), attention_grouped.ANCHOR))
 
 
 def test_programs_of_the_provider_have_none() -> None:

@@ -38,8 +38,8 @@ def rotated(
         PAIRS: Whether neighbours are rotated with each other, and not columns HALF apart.
     """
     column = tl.arange(0, W)
-    is_there = is_row[:, None] & (column < WIDTH)[None, :]
-    value = tl.load(x + at[:, None] + column[None, :], mask=is_there, other=0.0).to(tl.float32)
+    is_present = is_row[:, None] & (column < WIDTH)[None, :]
+    value = tl.load(x + at[:, None] + column[None, :], mask=is_present, other=0.0).to(tl.float32)
     if weight is not None:
         factor = tl.rsqrt(tl.sum(value * value, 1) / WIDTH + EPSILON)[:, None]
         scale = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
