@@ -86,9 +86,9 @@ def sizes_of(
                 known[unknown[0]] = size // rest if rest else 0
             if len(unknown) <= 1 and _product(extent, known) != size:
                 raise SizesError(f"{spec.name!r} has {size} where its kernel expects {extent}")
-    for size in value_sizes(signature):
-        if values is not None and size.tensor in values:
-            known[size.symbol] = max(_product(size.least, known), values[size.tensor])
+    for each in value_sizes(signature):
+        if values is not None and each.tensor in values:
+            known[each.symbol] = max(_product(each.least, known), values[each.tensor])
     symbols = symbols_of((*signature.inputs, *signature.outputs))
     if missing := [symbol for symbol in symbols if symbol not in known]:
         raise SizesError(f"the inputs do not determine the size {missing[0]!r}")
