@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 from fused_model import tensor
@@ -189,17 +190,23 @@ def full(
     residual: bool = False,
     dilation: int = 1,
     minimal: bool = False,
+    sides: tuple[str, str] | None = None,
 ) -> RegionSignature:
-    """A convolution of [*pixels, channels[0]]; weights as Winograd's kernel has them, or not."""
+    """A convolution of [*pixels, channels[0]]; weights as Winograd's kernel has them, or not.
+
+    Of images of unknown sizes both have them by tap. `sides` are the names of the result's height
+    and width, where they are other ones.
+    """
     before, after = channels
     reach, taps = dilation * (kernel - 1) + 1, kernel * kernel
-    height, width = (
+    height, width = sides or (
         size if isinstance(size, str) else (size + low + high - reach) // stride + 1
         for size, low, high in zip(pixels[1:], pads[:2], pads[2:], strict=True)
     )
     made = (pixels[0], height, width, after)
     weight = unpacked(after, before, (kernel, kernel))
-    if not minimal:
+    is_by_tap = not minimal or any(isinstance(size, str) for size in pixels[1:])
+    if is_by_tap:
         weight = weight.replace("[0, 2, 1]", "[0, 3, 2, 1]")
     body = f"xt = Transpose <perm = [0, 3, 1, 2]> (x)  {weight}  "
     first = "k" if residual else "c"
@@ -207,7 +214,7 @@ def full(
     if residual:
         body += "rt = Transpose <perm = [0, 3, 1, 2]> (r)  c = Add (rt, k)  "
     body += f"{activated(activation)}  y = Transpose <perm = [0, 2, 3, 1]> (a)"
-    depth = (before * taps,) if minimal else (taps, before)
+    depth = (taps, before) if is_by_tap else (before * taps,)
     specs = {
         "x": tensor("x", *pixels, before),
         "r": tensor("r", *made),
@@ -261,9 +268,10 @@ def feeds(
         shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
         scale = 1.0
         if spec.name in ("w", "w1", "w2"):
-            axes = 0 if signature.name == "depthwise_conv" else 1
-            depth = shape[axes] if spec.name == "w" else max(shape)
-            depth *= shape[2] if signature.name == "conv" else 1
+            depth = max(shape)
+            if spec.name == "w":
+                is_depthwise = signature.name == "depthwise_conv"
+                depth = shape[0] if is_depthwise else prod(shape[1:-1])
             scale = 1 / np.sqrt(depth)
         result[spec.name] = (rng.standard_normal(shape) * scale).astype(np.float32)
     return result

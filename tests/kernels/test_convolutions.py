@@ -76,6 +76,7 @@ FULL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
     "full, 5x5, uneven pads": (full((1, 6, 7), (7, 50), 5, 2, (1, 2, 2, 1)), {}),
     "full, pads of more than the filter": (full((1, 4, 4), (8, 16), 3, 3, (4, 0, 1, 5), ""), {}),
     "full, empty batch": (full(("n", 4, 4), (8, 16), 3), {"n": 0}),
+    "full, named width": (full((1, 5, "w"), (16, 48), 3, residual=True), {"w": 23}),
 }
 WINOGRAD: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
     "winograd, whole tiles": (full((1, 8, 12), (32, 64), 3, minimal=True), {}),
@@ -106,6 +107,7 @@ WINOGRAD: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
         full((1, "h", "w"), (16, 16), 3, 1, (2, 0, 0, 2), "", minimal=True), {"h": 1, "w": 1}
     ),
     "winograd, named width": (full((1, 9, "w"), (16, 32), 3, minimal=True), {"w": 30}),
+    "winograd, named height": (full((1, "h", 9), (16, 32), 3, minimal=True), {"h": 30}),
     "winograd, empty batch": (full(("n", 8, 8), (16, 16), 3, minimal=True), {"n": 0}),
 }  # fmt: skip
 ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = (
@@ -139,7 +141,9 @@ def test_kernels_agree_with_their_bodies(case: str, build: Build) -> None:
         "expand, odd and named",
         "stem",
         "full, 3x3 strided",
+        "full, named width",
         "winograd, residual, two images",
+        "winograd, all sizes named",
     ],
 )
 def test_kernels_for_narrower_processors(
@@ -258,9 +262,9 @@ REFUSED = {
         depthwise((1, 8, "w"), 16, 3, 1, SAME),
         "rows of a width that is not known",
     ),
-    "rows of a width that is not known, larger filter": (
-        full((1, 8, "w"), (16, 16), 3),
-        "rows of a width that is not known",
+    "rows of a width that is not known, a filter too large to list its pixels": (
+        full((1, 8, "w"), (16, 16), 13),
+        "more than 128 taps over rows of a width that is not known",
     ),
     "weights in another order": (
         full((1, 8, 8), (16, 16), 5, 1, WIDE, minimal=True),

@@ -247,7 +247,9 @@ def match(signature: RegionSignature) -> DirectConv | Refused | None:
     if conv.narrow is not None:
         return conv.narrow
     widths = conv.input.shape[2], conv.output.shape[2]
-    if len(signature.outputs) != 1 or not all(isinstance(w, int) and w > 0 for w in widths):
-        return Refused("a convolution over rows of a width that is not known")
+    if not all(isinstance(width, int) for width in widths):
+        return None
+    if len(signature.outputs) != 1 or 0 in widths:
+        return Refused("a convolution of nothing, or with a second result")
     weight = packed_weight(conv, by_tap)
     return Refused("a weight that is not packed") if weight is None else DirectConv(conv, weight)

@@ -10,20 +10,19 @@ Everything is done for one panel of channels and one run of tiles, so that nothi
 second level of cache and weights lie in memory as they do for the other kernels.
 
 All filters are taken to the points, however few tiles there are. So for images of sizes that are
-not known the kernel has a second algorithm, sums over the taps of each pixel. It chooses between
-them at run time.
+not known the kernel has a second algorithm, sums over taps. It chooses between them at run time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
-from ortkit.kernels.layouts.conv_filters import by_channel
+from ortkit.kernels.layouts.conv_filters import by_channel, by_tap
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.operators.window import Window
@@ -33,9 +32,10 @@ from ...forms.conv import Convolution, packed_weight, read_convolution
 from ..tile.emitter import TileEmitter
 from ..tile.program import ConvKernel
 from ..tile.registers import VECTOR
+from .algorithm import Algorithm, launch_of_any_size
 from .direct import runtime_ns, summed_ns
-from .few_pixels import PIXELS_OF_RUN, FewPixels
 from .rates import OUTPUT_NS
+from .tap_sums import by_taps
 from .winograd_run import Images, Run
 from .winograd_transforms import STEP
 
@@ -47,13 +47,13 @@ _MOST_VECTORS, _MOST_TILES = 4, 56
 # Units that there should be for threads, and tiles that the filters of a panel are worth taking to
 # the points for.
 _UNITS, _LEAST_TILES = 8, 14
-# The units that a batch is cut into that is not known, and images whose sizes are not known.
-_RUNS, _IMAGE_RUNS = 16, 64
+# The units that a batch is cut into that is not known.
+_RUNS = 16
 _PICOSECONDS_PER_MULTIPLY = 6
-# Picoseconds of a pair of channels, on Emerald Rapids (one thread, 2026-11-29, images of 2 x 2 to
-# 16 x 16 pixels, 64 channels): the filters of a run, a tile at the points, and a pixel whose taps
-# are summed up. Tiles and pixels are those of whole rows.
-_FILTERS, _TILE_AT_POINTS, _PIXEL = 4_100, 690, 135
+# Picoseconds of a pair of channels, on Emerald Rapids (one thread, 2026-11-29, images of 5 x 5 to
+# 28 x 28 pixels, 64 and 256 channels): the filters of a run, a tile at the points, and a tap of a
+# pixel. Tiles are those of whole rows.
+_FILTERS, _TILE_AT_POINTS, _TAP = 2_100, 730, 13
 # See `rates`: of a multiply-add of the plain way, in whole tiles of this many results a side; of a
 # channel of a tile on its way to the points or back; of a weight on its way there.
 _MULTIPLY_NS, _TILE, _SPREAD_NS, _FILTER_NS = 1 / 230, 4, 2.5, 0.45
@@ -65,8 +65,8 @@ _PANEL = 64
 class WinogradConv(ConvKernel):
     """A 3x3 convolution with stride 1: NHWC, one group, multiples of 16 channels.
 
-    Images whose sizes are not known have results of the same sizes. The weight is float32
-    [V, 9 C, 16] of V vectors of output channels.
+    The weight is float32 [V, 9 C, 16] of V vectors of output channels. Images whose sizes are not
+    known have results of the same sizes, and a weight [V, 9, C, 16].
     """
 
     @property
@@ -106,9 +106,10 @@ class WinogradConv(ConvKernel):
     def launch(self, level: str) -> Launch:
         """Units are runs of tiles of one panel of channels."""
         del level
+        if self.tiles is None:
+            return launch_of_any_size(self.conv, self.panels, self.vectors)
         total = self.total
-        unknown = _IMAGE_RUNS if self.tiles is None else _RUNS
-        runs = unknown if total is None else ceil(total / self.run)
+        runs = _RUNS if total is None else ceil(total / self.run)
         points = self.run * STEP**2 * self.vectors * VECTOR
         cost = 9 * self.conv.depth * _PICOSECONDS_PER_MULTIPLY + self.conv.epilogue.picoseconds
         return Launch((Extent(self.panels), Extent(runs)), Extent(points), cost, ())
@@ -117,7 +118,7 @@ class WinogradConv(ConvKernel):
         """Emit sizes and what lies on the stack; return what emits a unit."""
         algorithms = [self._by_tiles(e, buffers)]
         if self.tiles is None:
-            algorithms.append(self._by_pixels(e, buffers))
+            algorithms.append(by_taps(self, e, buffers, self._panel_sizes, _TAP))
         sizes = zip(*(run.sizes for each in algorithms for run in each.runs), strict=True)
         scratch = [e.aligned(max(each), "float32") for each in sizes]
         units = self.launch(e.processor).units
@@ -141,100 +142,22 @@ class WinogradConv(ConvKernel):
         return unit
 
     @property
-    def _panel_sizes(self) -> Sequence[int]:
-        """Vectors of whole panels, and of the last one if it has fewer."""
+    def _panel_sizes(self) -> Sequence[tuple[int, int]]:
+        """Vectors of whole panels, and of the last one if it has fewer; lanes of the last."""
         rest = self.conv.channels // VECTOR % self.vectors
-        return [self.vectors, rest] if rest else [self.vectors]
+        return [(count, VECTOR) for count in (self.vectors, rest) if count]
 
-    def _by_tiles(self, e: TileEmitter, buffers: list[Buffer]) -> _Algorithm:
+    def _by_tiles(self, e: TileEmitter, buffers: list[Buffer]) -> Algorithm:
         """Compute what is known at run time of tiles."""
         images = Images.of(self.conv, e, STEP)
         runs = [
             Run(self, e, buffers, (self.vectors, vectors), images, self.run, self.tiles)
-            for vectors in self._panel_sizes
+            for vectors, _ in self._panel_sizes
         ]
         total = e.share(e.extent(self.conv.output.shape[0]) * images.tiles)
         count = e.share(e.divide_up(total, self.run))
         cost = count * e.i64(_FILTERS) + runs[0].padded(total) * e.i64(_TILE_AT_POINTS)
-        return _Algorithm(runs, total, count, self.run, e.share(cost))
-
-    def _by_pixels(self, e: TileEmitter, buffers: list[Buffer]) -> _Algorithm:
-        """Compute what is known at run time of sums over taps."""
-        images = Images.of(self.conv, e, 1)
-        runs = [
-            FewPixels(self, e, buffers, (self.vectors, vectors), images.given, images.made)
-            for vectors in self._panel_sizes
-        ]
-        total = e.share(e.extent(self.conv.output.shape[0]) * images.tiles)
-        count = e.share(e.divide_up(total, PIXELS_OF_RUN))
-        return _Algorithm(
-            runs, total, count, PIXELS_OF_RUN, e.share(runs[0].padded(total) * e.i64(_PIXEL))
-        )
-
-
-class _Emits(Protocol):
-    """What emits a run of one panel."""
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Float32 numbers of three arrays on the stack."""
-        ...
-
-    def emit(
-        self, scratch: Sequence[tuple[Buffer, Expr]], panel: Expr, start: Expr, count: Expr
-    ) -> None:
-        """Compute `count` tiles or pixels from `start` on, of one panel of channels."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Algorithm:
-    """One of the algorithms that compute all results.
-
-    Args:
-        runs: What emits a run of whole panels of channels, and of a last one that has fewer.
-        total: Tiles of all images, or pixels.
-        count: Runs.
-        most: Tiles of a run, at most.
-        cost: Picoseconds of a pair of channels.
-    """
-
-    runs: Sequence[_Emits]
-    total: Expr
-    count: Expr
-    most: int
-    cost: Expr
-
-    def writer(
-        self, e: TileEmitter, scratch: Sequence[tuple[Buffer, Expr]], units: int, whole: int
-    ) -> Callable[[Expr, Expr], None]:
-        """Return what emits a unit, given its panel and its number.
-
-        Args:
-            e: The emitter that writes the statements.
-            scratch: Arrays of `sizes`, and where their first element is.
-            units: Of a panel. Of sizes that are not known a unit has several runs, or none.
-            whole: Panels before the last one.
-        """
-        of_unit = e.share(e.divide_up(self.count, units))
-
-        def unit(panel: Expr, number: Expr) -> None:
-            first = e.share(number * of_unit)
-            last = e.share(e.minimum(first + of_unit, self.count))
-            with e.loop(e.tir.max(last - first, e.i64(0))) as each:
-                start = e.share((first + each) * e.i64(self.most))
-                count = e.share(e.minimum(e.i64(self.most), self.total - start))
-                blocks: list[list[Expr]] = []
-                for run in self.runs:
-                    with e.block() as block:
-                        run.emit(scratch, panel, start, count)
-                    blocks.append(block)
-                if len(blocks) > 1:
-                    e.branch(panel < e.i64(whole), *blocks)
-                else:
-                    e.when(count > e.i64(0), *blocks)
-
-        return unit
+        return Algorithm(runs, total, count, e.i64(self.run), e.share(cost))
 
 
 def winograd_ns(sizes: ConvSizes) -> float:
@@ -263,7 +186,16 @@ def _estimate(sizes: ConvSizes) -> tuple[float, float]:
     return runtime_ns(sizes), winograd_ns(sizes) + sizes.outputs * OUTPUT_NS
 
 
-ANCHOR = ConvAnchor("winograd_conv", _takes, by_channel, _estimate)
+def _of_known_size(sizes: ConvSizes) -> bool:
+    return sizes.is_image_known and _takes(sizes)
+
+
+def _of_any_size(sizes: ConvSizes) -> bool:
+    return not sizes.is_image_known and _takes(sizes)
+
+
+ANCHOR = ConvAnchor("winograd_conv", _of_known_size, by_channel, _estimate)
+ANY_SIZE = ConvAnchor("winograd_conv", _of_any_size, by_tap, _estimate)
 
 
 def _is_walkable(given: int | str, made: int | str) -> bool:
@@ -289,5 +221,6 @@ def match(signature: RegionSignature) -> WinogradConv | Refused | None:
         return Refused("a 3x3 convolution of nothing, or with a second result")
     if conv.narrow is not None:
         return conv.narrow
-    weight = packed_weight(conv)
-    return None if weight is None else WinogradConv(conv, weight)
+    kernel = WinogradConv(conv, 0)
+    weight = packed_weight(conv, by_channel if kernel.tiles is not None else by_tap)
+    return None if weight is None else replace(kernel, weight=weight)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..tile.gemm_tile import each_register, multiply_add, write_vector
 from ..tile.program import ConvKernel, Panel, open_panel
-from ..tile.registers import VECTOR, Tile, even_tile
+from ..tile.registers import VECTOR, Tile, TileRows, even_tile, tile_rows
 from .winograd_transforms import POINTS, SIDE, STEP, filtered, gathered, input_transform
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _DEPTH = 32
 # Channels that weights are asked for ahead.
 _AHEAD = 8
-# Tiles of a run that has few.
-_FEW = 5
+# Multiply-adds of a step of a low tile. There are nine tiles or more: fewer rows gain nothing.
+_BUSY = 12
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,17 @@ class Run:
         self.buffers = buffers
         self.vectors = vectors
         self.images = images
+        self.is_by_tap = tiles is None
         self.columns = vectors * VECTOR
         self.block = next(n for n in (_DEPTH, VECTOR) if of.conv.depth % n == 0)
         level = e.processor
-        # A run of few tiles, where the images' sizes are not known, and any other.
-        few = even_tile(_FEW, vectors, level)
-        many = even_tile(min(tiles or most, most), vectors, level)
-        self.shapes = (few, many) if tiles is None else (many,)
-        self.most_few = 2 * few.rows
-        self.room = max(ceil(most / tile.rows) * tile.rows for tile in self.shapes)
+        if tiles is None:
+            self.rows = tile_rows(vectors, level, _BUSY)
+        else:
+            even = even_tile(min(tiles, most), vectors, level)
+            self.rows = TileRows(even.rows, even.rows, even.vectors)
+        low = self.rows.low
+        self.room = most + low - 1 if tiles is None else ceil(most / low) * low
         # Points of filters [point, channel, column], of pixels [point, vector of channels, tile,
         # channel], and sums [point, tile, column]. From a point to the next one it is no power of
         # two, or all points of a tile would go into one set of the first level of cache.
@@ -143,7 +145,7 @@ class Run:
                 self._input(start + tile, tile, channel)
             with e.loop(room - count) as tile:
                 self._nothing(count + tile)
-            self._each_shape(e.equal(number, e.i64(0)), count, room)
+            self._all_products(e.equal(number, e.i64(0)), room)
         left = e.share(first * e.i64(VECTOR))
         made = open_panel(e, self.buffers, of.conv, left, (self.vectors, VECTOR))
         with e.loop(count) as tile:
@@ -151,9 +153,11 @@ class Run:
 
     def padded(self, count: Expr) -> Expr:
         """Return how many tiles are computed for `count`, in whole rows of tiles."""
-        e = self.e
-        padded = [e.divide_up(count, t.rows) * e.i64(t.rows) for t in self.shapes]
-        return e.select(count <= e.i64(self.most_few), padded[0], padded[-1])
+        e, rows = self.e, self.rows
+        if rows.low == rows.tall:
+            return e.divide_up(count, rows.low) * e.i64(rows.low)
+        tall = e.divide_down(count, rows.tall) * e.i64(rows.tall)
+        return tall + e.divide_up(count - tall, rows.low) * e.i64(rows.low)
 
     def _origin(self, number: Expr) -> tuple[Expr, Expr, Expr]:
         """Return the image of a tile, and its row and column there."""
@@ -167,15 +171,25 @@ class Run:
         """Take the filters of a block of channels to the points."""
         e, of = self.e, self.of
         weight = self.buffers[of.weight]
-        with e.loop(e.i64(self.block)) as c, e.loop(e.i64(self.vectors)) as vector:
-            at = (first + vector) * e.i64(of.conv.depth) + channel + c
-            source = e.share(at * e.i64(9 * VECTOR))
+        # One vector after the other: the taps of a channel of all of them may share a set of the
+        # first level of cache, which has fewer ways.
+        with e.loop(e.i64(self.vectors)) as vector, e.loop(e.i64(self.block)) as c:
+            channels = of.conv.depth if self.is_by_tap else 1
+            if self.is_by_tap:
+                at = (first + vector) * e.i64(9 * of.conv.depth) + channel + c
+                source, ahead = e.share(at * e.i64(VECTOR)), _AHEAD
+            else:
+                at = (first + vector) * e.i64(of.conv.depth) + channel + c
+                source, ahead = e.share(at * e.i64(9 * VECTOR)), 9 * _AHEAD
             sink = e.share(c * e.i64(self.columns) + vector * e.i64(VECTOR))
-            for line in range(9):
-                e.prefetch(weight, source + e.i64((9 * _AHEAD + line) * VECTOR))
+            for tap in range(9):
+                e.prefetch(weight, source + e.i64((ahead + tap * channels) * VECTOR))
             with e.vector(VECTOR) as lane:
                 taps = [
-                    [weight[source + e.i64((3 * i + j) * VECTOR) + lane] for j in range(3)]
+                    [
+                        weight[source + e.i64((3 * i + j) * channels * VECTOR) + lane]
+                        for j in range(3)
+                    ]
                     for i in range(3)
                 ]
                 for point, value in enumerate(filtered(e, taps)):
@@ -246,38 +260,25 @@ class Run:
             with e.vector(VECTOR) as lane:
                 e.store(self.v, e.f32(0.0), at + lane)
 
-    def _each_shape(self, is_first: Expr, count: Expr, room: Expr) -> None:
-        """Emit products of few tiles and of many, of the first block of channels and others."""
-        e = self.e
-        shapes: list[list[Expr]] = []
-        for shape in self.shapes:
-            with e.block() as block:
-                self._shape(shape, is_first, room)
-            shapes.append(block)
-        if len(shapes) == 1:
-            e.when(room > e.i64(0), *shapes)
-        else:
-            e.branch(count <= e.i64(self.most_few), *shapes)
-
-    def _shape(self, shape: Tile, is_first: Expr, room: Expr) -> None:
-        """Emit products in tiles of one shape."""
-        e = self.e
-        if shape != self.shapes[-1]:  # compiled in half the time
-            self._products(shape, room, begin=is_first)
-            return
+    def _all_products(self, is_first: Expr, room: Expr) -> None:
+        """Add a block of channels to the sums of this many tiles, or begin them."""
+        e, rows = self.e, self.rows
         blocks: list[list[Expr]] = []
         for begin in (True, False):
             with e.block() as products:
-                self._products(shape, room, begin=begin)
+                self._products(rows.tall, e.i64(0), e.divide_down(room, rows.tall), begin=begin)
             blocks.append(products)
         e.branch(is_first, *blocks)
+        if rows.low != rows.tall:
+            start = e.share(e.divide_down(room, rows.tall) * e.i64(rows.tall))
+            number = e.divide_down(room - start, rows.low)
+            self._products(rows.low, start, number, begin=is_first)  # compiled in half the time
 
-    def _products(self, tile: Tile, room: Expr, *, begin: bool | Expr) -> None:
-        """Add a block of channels to the sums of this many tiles, or begin them."""
-        e, width, height = self.e, tile.vectors, tile.rows
-        rows = e.divide_down(room, height)
-        with e.loop(e.i64(POINTS)) as point, e.loop(rows) as number:
-            row = e.share(number * e.i64(height))
+    def _products(self, height: int, start: Expr, number: Expr, *, begin: bool | Expr) -> None:
+        """Do so for rows of tiles of this height from `start` on."""
+        e, width = self.e, self.rows.vectors
+        with e.loop(e.i64(POINTS)) as point, e.loop(number) as each:
+            row = e.share(start + each * e.i64(height))
             for left in range(0, self.vectors, width):
                 vectors = min(width, self.vectors - left)
                 self._product(point, row, left, Tile(height, vectors), begin=begin)

@@ -17,6 +17,10 @@ _NEAR_WAY_BYTES, _FAR_WAY_BYTES = 1 << 12, 1 << 17
 # reach 57 to 58, of 10 rows 56, of 12 51, of 14 42. With vectors 128 KiB apart tiles of 8 x 3 and
 # 4 x 4 reach 56, of 6 x 4 48, of 4 x 6 39.
 _MOST_ROWS_OF_SET, _MOST_VECTORS_OF_SET = 10, 3
+# Addresses that there are registers for.
+_MOST_ADDRESSES = 8
+#: Multiply-adds that keep the processor busy: it begins two a cycle, which take four.
+BUSY = 8
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,40 @@ def even_tile(pixels: int, vectors: int, level: str) -> Tile:
         return _cost(tile, rows, vectors, parts, scaled=False)
 
     return min(_tiles(vectors, level), key=cost)
+
+
+@dataclass(frozen=True)
+class TileRows:
+    """Tiles of a number of rows that is known at run time only: tall ones, then low ones.
+
+    Args:
+        tall: Rows of a tall tile.
+        low: Of a low one, which are just enough to keep the multiply-adds busy.
+        vectors: Of columns, of both.
+    """
+
+    tall: int
+    low: int
+    vectors: int
+
+
+def tile_rows(vectors: int, level: str, busy: int = BUSY) -> TileRows:
+    """Return the tiles for rows whose addresses are all different.
+
+    Args:
+        vectors: Columns of the product in vectors.
+        level: Of `REGISTERS`.
+        busy: Multiply-adds of a step of a low tile, at least.
+    """
+    parts = ceil(VECTOR / REGISTERS[level].lanes)
+
+    def cost(tile: Tile) -> float:
+        return _cost(tile, tile.rows, vectors, parts, scaled=False) / tile.rows
+
+    tiles = [tile for tile in _tiles(vectors, level) if tile.rows <= _MOST_ADDRESSES]
+    best = min(tiles, key=cost)
+    low = ceil(busy / (best.vectors * parts))
+    return TileRows(best.rows, min(low, best.rows), best.vectors)
 
 
 def _most_of_set(row_pitch: int, vector_pitch: int) -> tuple[int, int]:
