@@ -17,8 +17,13 @@ from ortkit.isolation.ended import Ended, Failed
 from ortkit.isolation.run import run_isolated
 from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
-from ortkit.kernels.tuning.calibration import Calibration, falling, machine
-from ortkit.measure.agreement import MOST_NOISE, Agreed, repeated
+from ortkit.kernels.tuning.calibration import (
+    LEAST_CORRECTION,
+    Calibration,
+    falling,
+    machine,
+)
+from ortkit.measure.agreement import MOST_NOISE, Agreed, medians, repeated
 from ortkit.measure.chain_child import Chain, ChainsJob, fastest_runs
 from ortkit.measure.rates import SHORT, Heavy, heavy_operators
 from ortkit.runtime.machine import LoadWatch
@@ -36,7 +41,7 @@ _POINTS = 1 << 16
 _REPEATS = 16
 _TINY = 16
 #: Of each chain of nodes, and of each of heavy operators, which run longer.
-_SECONDS, _HEAVY_SECONDS, _TIMEOUT_SECONDS = 0.1, 0.08, 60.0
+_SECONDS, _HEAVY_SECONDS, _TIMEOUT_SECONDS = 0.1, 0.04, 60.0
 #: Processors that others may use: with more, measurements agree and are wrong alike.
 _MOST_OTHERS, _WATCH_SECONDS = 0.25, 0.5
 _DISTURBED = "other processes disturbed the measurement"
@@ -103,7 +108,7 @@ def calibrate(progress: Callable[[str], None] = _silent) -> Calibrated:
         progress("nodes")
         nodes = repeated([*bench.nodes], bench.measure_nodes, MOST_NOISE)
         progress("kernels")
-        kernels = repeated([*bench.heavy], bench.measure_heavy, MOST_NOISE)
+        kernels = medians([*bench.heavy], bench.measure_heavy, _is_doubtful)
     found = _calibration(memory, nodes, kernels)
     every = {**memory, **nodes, **kernels}
     notes = [
@@ -291,6 +296,13 @@ class _Bench:
             self.notes.append(found.problem if isinstance(found, Failed) else f"chains {found}")
             return []
         return [1e9 * each for each in found]
+
+
+def _is_doubtful(found: Agreed) -> bool:
+    """Say whether a factor is too noisy, or may be on either side of what corrects predictions."""
+    (factor,), noise = found.values, found.noise
+    limit = LEAST_CORRECTION if factor > 1 else 1 / LEAST_CORRECTION
+    return noise > MOST_NOISE or abs(factor / limit - 1) < noise
 
 
 def _factor(heavy: Heavy, short: float, long: float, our_short: float, our_long: float) -> float:

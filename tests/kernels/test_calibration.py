@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ortkit.errors import UserError
+from ortkit.kernels.cache_files import read_cached
+from ortkit.kernels.tuning import calibration
 from ortkit.kernels.tuning.calibration import (
     FILE,
     Calibration,
@@ -35,6 +39,23 @@ def test_what_is_written_is_read_back(folder: Path) -> None:
     assert save_calibration(found) == folder / FILE
     assert load_calibration() == found
     assert [path.name for path in folder.iterdir()] == [FILE]
+
+
+def test_the_file_is_read_once_and_when_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+
+    def count(path: Path, key: str, read: Callable[[Any], Any]) -> Any:
+        reads.append(path)
+        return read_cached(path, key, read)
+
+    monkeypatch.setattr(calibration, "read_cached", count)
+    found = replace(Calibration(), node_ns=123.5, machine=machine())
+    save_calibration(found)
+    assert [load_calibration() for _ in range(5)] == [found] * 5
+    assert len(reads) == 1
+    save_calibration(replace(found, node_ns=124.5))
+    assert [load_calibration().node_ns for _ in range(5)] == [124.5] * 5
+    assert len(reads) == 2
 
 
 def test_another_machine_s_is_not_used() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import onnx
 import pytest
@@ -74,8 +76,8 @@ def test_what_was_predicted_is_a_factor_of_one() -> None:
 
 
 def test_times_are_corrected_by_kind() -> None:
-    found = Calibration(kernels=(("conv", 1.5),))
-    assert found.corrected("conv", (3.0, 2.0)) == (3.0, 3.0)
+    found = Calibration(kernels=(("conv", 1.75),))
+    assert found.corrected("conv", (3.0, 2.0)) == (3.0, 3.5)
     assert found.corrected("product", (3.0, 2.0)) == (3.0, 2.0)
 
 
@@ -84,3 +86,16 @@ def test_what_predictions_are_off_by_at_single_sizes_corrects_none(factor: float
     """These are factors of the machine whose rates the predictions have."""
     found = Calibration(kernels=(("conv", factor),))
     assert found.corrected("conv", (3.0, 2.0)) == (3.0, 2.0)
+
+
+def test_factors_that_differ_little_correct_alike() -> None:
+    """Another measurement of one machine, a hundredth off, moves no prediction by three."""
+    factors = [0.5 * 1.01**step for step in range(140)]
+    times = [
+        Calibration(kernels=(("conv", each),)).corrected("conv", (3.0, 2.0))[1] for each in factors
+    ]
+    steps = [after / before for before, after in pairwise(times)]
+    assert max(steps) < 1.021
+    assert min(steps) >= 1 - 1e-12
+    assert times[0] == pytest.approx(2.0 * factors[0])
+    assert times[-1] == pytest.approx(2.0 * factors[-1])

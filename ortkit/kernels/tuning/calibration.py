@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ SCHEMA = "ortkit.calibration/1"
 #: Less is no evidence that another processor differs: on the one whose rates they have,
 #: predictions are off by 0.82 to 1.17 at the sizes that are timed. Corrected by that, MobileNetV2
 #: lost kernels that make it 1.24 times as fast.
-_LEAST_CORRECTION = 1.25
+LEAST_CORRECTION = 1.25
+#: From here on a factor counts as it was measured. What counts rises steadily in between, so that
+#: two measurements that differ little lead to predictions that differ little.
+_WHOLE_CORRECTION = LEAST_CORRECTION**2
 FILE = "calibration.json"
 _KEY = "calibration"
 
@@ -51,15 +55,22 @@ class Calibration:
     def corrected(self, kind: str, predicted: tuple[float, float]) -> tuple[float, float]:
         """Return the times of a heavy operator, ONNX Runtime's and ours, as they are here."""
         before, after = predicted
-        factor = dict(self.kernels).get(kind, 1.0)
-        is_known = 1 / _LEAST_CORRECTION < factor < _LEAST_CORRECTION
-        return before, after if is_known else after * factor
+        return before, after * _counting(dict(self.kernels).get(kind, 1.0))
 
     def move_ns(self, count: float) -> float:
         """Return what it takes to read or write `count` bytes, which lie where they fit."""
         sizes = self.bandwidths
         rate = next((rate for size, rate in sizes if count <= size), sizes[-1][1])
         return count / rate
+
+
+def _counting(factor: float) -> float:
+    """Return the part of a measured factor that corrects a prediction; 1 for none."""
+    if factor < 1:
+        return 1 / _counting(1 / factor)
+    if factor >= _WHOLE_CORRECTION:
+        return factor
+    return max(1.0, factor / LEAST_CORRECTION) ** 2
 
 
 def falling(rates: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
@@ -81,9 +92,24 @@ def stored_calibration() -> Path | None:
 
 
 def load_calibration() -> Calibration:
-    """Return what was measured on this machine, or the defaults where nothing usable was."""
-    found = read_cached(_file(), _KEY, _read)
+    """Return what was measured on this machine, or the defaults where nothing usable was.
+
+    The file is read once, and again where another has its place.
+    """
+    path = _file()
+    try:
+        state = path.stat()
+    except OSError:
+        return Calibration()
+    found = _stored(path, (state.st_ino, state.st_mtime_ns, state.st_ctime_ns, state.st_size))
     return found if found is not None and found.machine == machine() else Calibration()
+
+
+@lru_cache(maxsize=4)
+def _stored(path: Path, state: tuple[int, ...]) -> Calibration | None:
+    """Return what a file says that has this inode, these times and this size."""
+    del state
+    return read_cached(path, _KEY, _read)
 
 
 def save_calibration(found: Calibration) -> Path:
