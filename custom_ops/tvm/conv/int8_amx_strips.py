@@ -112,4 +112,4 @@ def each_strip(
         strips = e.divide_up(e.share(e.divide_down(count, width)), cut.lines), lines
     else:
         strips = e.share(e.divide_down(count, width) * e.i64(cut.each)), part
-    tiles.each_strip(buffer, across, strips, panel)
+    tiles.each_strip(buffer, e.i64(across), strips, panel)

@@ -23,7 +23,8 @@ from ...forms.gemm_int8 import Floats, Int8Form, read_int8
 from ..tile.program import Panels
 from ..tile.registers import VECTOR
 from .bf16_emitter import TILE
-from .int8_amx import ROWS, AmxTiles, Strip, takes
+from .int8_aligned_rows import AlignedRows, Turn, copies, takes
+from .int8_amx import ROWS, AmxTiles, Strip
 from .int8_emitter import Int8Emitter
 from .int8_tiles import Depth, Int8Tiles, Opened
 
@@ -43,6 +44,8 @@ _TILES_PICOSECONDS = 0.57
 # A core reads weights at 11 GB/s from memory.
 _PICOSECONDS_PER_BYTE = 90
 _MOST_NANOSECONDS = 1_000_000_000
+# Of a number that is copied.
+_COPY_PICOSECONDS = 30
 # Of a multiply-add on one thread (EPYC with Zen 4, VNNI, 2026-11-27): ONNX Runtime's product at
 # 420 GOP/s, ours at 440.
 _RUNTIME_NS, _OURS_NS = 2 / 420, 2 / 440
@@ -100,7 +103,7 @@ class Int8Product:
         """Return nanoseconds of the product, ONNX Runtime's and ours."""
         multiplies = product(self.form.leading).at(NOMINAL_SIZE)
         multiplies *= self.form.depth * self.form.columns
-        is_tiled = has_tiles(level) and takes(Depth(self.form.depth))
+        is_tiled = has_tiles(level) and takes(Depth(self.form.depth), ROWS)
         tiles, vectors = (_RUNTIME_TILES_NS, _OURS_TILES_NS), (_RUNTIME_NS, _OURS_NS)
         before, after = tiles if is_tiled else vectors
         return multiplies * before, multiplies * after
@@ -117,7 +120,15 @@ class Int8Product:
         return Launch(
             (Extent(self.panels.count), Extent(self.runs)), points, each_point,
             shared_nanoseconds=min(weight, _MOST_NANOSECONDS),
+            slice_picoseconds=self._copy_picoseconds(level),
         )  # fmt: skip
+
+    def _copy_picoseconds(self, level: str) -> int:
+        """Return what each slice takes to copy rows for tiles, for each row of a unit."""
+        depth = self.form.depth
+        if not has_tiles(level) or not copies(depth) or not takes(Depth(depth), ROWS):
+            return 0
+        return min(depth * self.runs * _COPY_PICOSECONDS, _MOST_NANOSECONDS)
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
@@ -134,10 +145,13 @@ class _Writer:
         self.rows = e.share(e.extent(product(self.of.leading)))
         depth = Depth(self.of.depth)
         self.amx: AmxTiles | None = None
-        if has_tiles(level) and takes(depth):
+        if has_tiles(level) and takes(depth, ROWS):
             self.amx = AmxTiles(e, self.of, self.buffers, product_.panels, depth)
             rows = product(self.of.leading).static
             self.amx.split_fetches(None if rows is None else -(-rows // self.amx.block_rows))
+            panels = e.share(e.divide_down(self.end - self.begin, self.runs))
+            x = self.buffers[self.of.x]
+            self.aligned_rows = AlignedRows(e, x, depth.run, rows, ROWS, panels)
         self.tiles = self.amx or Int8Tiles(e, self.of, self.buffers, product_.panels, depth)
         self.height = ROWS if self.amx else self.tiles.heights[0]
         if not e.has_dot4:
@@ -163,25 +177,36 @@ class _Writer:
         """Return the function that computes the units begin .. end - 1."""
         e, height = self.e, self.height
         of_run = e.share(e.divide_up(e.divide_up(self.rows, height), self.runs) * e.i64(height))
+        if self.amx:
+            self.aligned_rows.each_turn(self.rows, partial(self._units, of_run))
+            self.amx.release()
+        else:
+            self._units(of_run, None)
+        return e.function()
+
+    def _units(self, of_run: Expr, turn: Turn | None) -> None:
+        """Emit all units, of their rows those of a turn; of all, if it is None."""
+        e = self.e
         with e.loop(self.end - self.begin) as index:
             unit = e.share(self.begin + index)
             panel = e.share(e.divide_down(unit, self.runs))
-            top = e.share((unit - panel * e.i64(self.runs)) * of_run)
-            count = e.share(e.minimum(of_run, self.rows - top))
+            top = (unit - panel * e.i64(self.runs)) * of_run
+            bottom = e.minimum(top + of_run, self.rows)
+            if turn is not None:
+                top, bottom = e.tir.max(top, turn.top), e.minimum(bottom, turn.bottom)
+            top = e.share(top)
+            count = e.share(bottom - top)
             with e.block() as some:
-                self.tiles.each_panel(panel, partial(self._panel, top, count))
-            e.when(top < self.rows, some)
-        if self.amx:
-            self.amx.release()
-        return e.function()
+                emit = (
+                    partial(self._panel, top, count)
+                    if turn is None
+                    else partial(self._strips, turn, top, count)
+                )
+                self.tiles.each_panel(panel, emit)
+            e.when(count > e.i64(0), some)
 
     def _panel(self, top: Expr, count: Expr, panel: Opened) -> None:
         e = self.e
-        if self.amx:
-            strips = e.divide_up(count, TILE), partial(self._strip, (top, count), panel)
-            block = e.divide_down(top, self.amx.block_rows)
-            self.amx.each_strip(self.buffers[self.of.x], self.of.depth, strips, panel, block)
-            return
 
         def tile(index: Expr, height: int) -> None:
             row_indices = [e.share(top + index + e.i64(r)) for r in range(height)]
@@ -190,7 +215,14 @@ class _Writer:
 
         self.tiles.each_tile(count, tile, self._known)
 
-    def _strip(self, rows: tuple[Expr, Expr], panel: Opened, number: Expr) -> Strip:
+    def _strips(self, turn: Turn, top: Expr, count: Expr, panel: Opened) -> None:
+        e = self.e
+        assert self.amx is not None
+        strips = e.divide_up(count, TILE), partial(self._strip, turn, (top, count), panel)
+        block = e.divide_down(top, self.amx.block_rows)
+        self.amx.each_strip(turn.buffer, turn.pitch, strips, panel, block)
+
+    def _strip(self, turn: Turn, rows: tuple[Expr, Expr], panel: Opened, number: Expr) -> Strip:
         """Return a strip of a run of rows, given the run's first one and how many it has."""
         e, (top, count) = self.e, rows
         first = e.share(number * e.i64(TILE))
@@ -200,7 +232,7 @@ class _Writer:
             return e.share((row + index) * e.i64(self.of.columns) + panel.column), None
 
         left = e.share(e.minimum(count - first, e.i64(TILE)))
-        return Strip(e.share(row * e.i64(self.of.depth)), left, sink)
+        return Strip(e.share((row - turn.top) * turn.pitch), left, sink)
 
     def _rows_at(self, row_indices: list[Expr]) -> tuple[Buffer, list[Expr]]:
         """Return where rows lie, given their numbers: without VNNI in a copy in 16 bits."""

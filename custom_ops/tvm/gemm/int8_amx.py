@@ -73,11 +73,6 @@ def steps_of(groups: int) -> Steps:
     return Steps(TILE, groups // TILE, groups % TILE)
 
 
-def takes(depth: Depth) -> bool:
-    """Say whether tiles may read rows: what lies behind a group is read too."""
-    return depth.run > 0 and (depth.is_padded or depth.run % GROUP == 0)
-
-
 @dataclass(frozen=True)
 class Strip:
     """Up to 16 rows.
@@ -132,7 +127,7 @@ class AmxTiles(Int8Tiles):
     def each_strip(
         self,
         x: Buffer,
-        pitch: int,
+        pitch: Expr,
         strips: tuple[Expr, Callable[[Expr], Strip]],
         panel: Opened,
         block: Expr | None = None,
@@ -162,7 +157,7 @@ class AmxTiles(Int8Tiles):
                 self.block(x, pitch, [upper], panel)
             e.branch(first + e.i64(1) < count, both, single)
 
-    def block(self, x: Buffer, pitch: int, strips: Sequence[Strip], panel: Opened) -> None:
+    def block(self, x: Buffer, pitch: Expr, strips: Sequence[Strip], panel: Opened) -> None:
         """Emit a block: its sums, then its results.
 
         Args:
@@ -208,7 +203,7 @@ class AmxTiles(Int8Tiles):
         e.when(e.not_equal(self.shaped[e.i64(0)], upper * e.i64(ROWS) + lower), other)
 
     def _add_strips(
-        self, rows: tuple[Buffer, int, Sequence[Expr]], panel: Opened, away: Expr, group: Expr
+        self, rows: tuple[Buffer, Expr, Sequence[Expr]], panel: Opened, away: Expr, group: Expr
     ) -> None:
         """Emit the products of a line of each row, added to sums.
 
@@ -218,10 +213,10 @@ class AmxTiles(Int8Tiles):
             away: The line's offset from a row's first, in bytes.
             group: Its first group of weights.
         """
-        e, steps, (x, pitch, tops) = self.e, self.steps, rows
+        e, steps, (x, stride, tops) = self.e, self.steps, rows
         tops = [e.share(top + away) for top in tops]
         first = e.share(panel.start + group * e.i64(_PITCH))
-        weight, stride = self.buffers[self.of.weight], e.i64(pitch)
+        weight = self.buffers[self.of.weight]
 
         def step(left: Expr, down: Expr, a: int, b: int) -> None:
             for row, top in enumerate(tops):

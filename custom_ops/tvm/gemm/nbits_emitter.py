@@ -102,6 +102,11 @@ define internal <16 x float> @ortkit_alone(<16 x float> %x) alwaysinline {{
   %result = call <16 x float> @llvm.arithmetic.fence.v16f32(<16 x float> %x)
   ret <16 x float> %result
 }}
+define internal ptr @ortkit_either(i32 %is_first, ptr %p, ptr %q) alwaysinline {{
+  %first = icmp ne i32 %is_first, 0
+  %result = select i1 %first, ptr %p, ptr %q
+  ret ptr %result
+}}
 define internal i32 @ortkit_store64(ptr %p, <64 x i8> %x) alwaysinline {{
   store <64 x i8> %x, ptr %p, align 1
   ret i32 0
@@ -201,6 +206,33 @@ class NBitsEmitter(Bf16Emitter):
         pointer = self.tir.address_of(buffer[start])
         call = self.tir.call_extern("int32", "ortkit_store64", pointer, value)
         self._blocks[-1].statements.append(self.tir.Evaluate(call))
+
+    def copy_bytes(
+        self, source: tuple[Buffer, Expr], sink: tuple[Buffer, Expr], count: int
+    ) -> None:
+        """Copy bytes: vectors of 64, then powers of two."""
+        (x, start), (y, to) = source, sink
+        if count >= BYTES:
+            with self.loop(self.i64(count // BYTES)) as number:
+                at = self.share(number * self.i64(BYTES))
+                self.put_bytes(y, to + at, self.sixty_four(x, start + at))
+        done = count // BYTES * BYTES
+        for size in (VECTOR, VECTOR, VECTOR, 8, 4, 2, 1):
+            if count - done >= size:
+                at = self.i64(done)
+                self.put(y, to + at, self.part(x, start + at, size), size)
+                done += size
+
+    def either_buffer(
+        self, condition: Expr, then: tuple[Buffer, Expr], otherwise: tuple[Buffer, Expr]
+    ) -> Buffer:
+        """Return one of two buffers of bytes, each from an element on."""
+        pointers = (self.tir.address_of(buffer[start]) for buffer, start in (then, otherwise))
+        buffer = self.tir.decl_buffer((self.i64(2**40),), "uint8", name=self._name("t"))
+        chosen = self.cast(condition, "int32")
+        chosen = self.tir.call_extern(buffer.data.ty, "ortkit_either", chosen, *pointers)
+        self._blocks[-1].statements.append(self.tir.DeclBuffer(buffer, data=chosen))
+        return buffer
 
     def alone(self, value: Expr) -> Expr:
         """Return 16 float32 that LLVM does not join with others.

@@ -13,6 +13,9 @@ import onnx_ir as ir
 from ortkit.graph.constants import constant_tensor
 
 _DOMAINS = ("", "com.microsoft")
+#: It moves a DequantizeLinear behind these before (1.31.1, `QDQPropagationTransformer`), whatever
+#: else reads their result.
+_MOVERS = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 #: Float32 below it are int32.
 _MOST = 2.0**31
 
@@ -36,7 +39,7 @@ def round_biases(model: ir.Model) -> None:
 
 def _rounded(node: ir.Node) -> np.ndarray | None:
     """Return the bias of a node, rounded; None where ONNX Runtime does not round it."""
-    steps = [_scale(value) for value in node.inputs[:2]]
+    steps = [_scale(_moved(node.inputs[0])), _scale(node.inputs[1])]
     bias = _array(node.inputs[2])
     if steps[0] is None or steps[1] is None or bias is None or steps[0].size != 1:
         return None
@@ -50,6 +53,17 @@ def _rounded(node: ir.Node) -> np.ndarray | None:
         if not (np.abs(whole) < _MOST).all():
             return None
         return np.asarray(whole * scale, np.float32)
+
+
+def _moved(value: ir.Value | None) -> ir.Value | None:
+    """Return what a value's numbers are moved from."""
+    node = None if value is None else value.producer()
+    while node is not None and not node.domain and node.op_type in _MOVERS:
+        if len(node.outputs) > 1:
+            break
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
+    return value
 
 
 def _scale(value: ir.Value | None) -> np.ndarray | None:
