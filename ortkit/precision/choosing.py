@@ -128,7 +128,7 @@ class Chooser:
         slower = slower_in_int8(both, Shapes.infer(model), threads)
         measured = (*plain.measured, *(_beside(known, form, error) for form, error in rounded))
         without = widened_choice(plain.choice, len(rounded))
-        others = [all_rounded(measured)]
+        others = []
         choice, lowered = without, plain.lowered()
         if slower or any(form.product.key not in lowered for form, _ in rounded):
             forms = [one.form for one in measured]
@@ -140,6 +140,7 @@ class Chooser:
             )  # fmt: skip
             if slower or not self._has_tiles:
                 others.append(without)
+        others.insert(0, all_rounded(choice, measured))
         reasons = dict.fromkeys(slower, "8 bits are predicted to be no faster")
         alone = frozenset(form.product.key for form, _ in rounded) - known.keys()
         reasons |= self._unrefused(alone)

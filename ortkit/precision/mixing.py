@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.anchor import NOMINAL_SIZE
 from ortkit.precision.attention import RoundedAttention
-from ortkit.precision.budget import Choice, Trial, order_of
+from ortkit.precision.budget import Choice, Trial, flags_after, order_of
 from ortkit.precision.candidates import Measured
 from ortkit.precision.convolutions import convolution_refusal
 from ortkit.precision.forms import RoundedBf16
@@ -111,9 +112,11 @@ def _sorted(trials: Sequence[Trial], indices: Sequence[int]) -> list[int]:
     return [indices[index] for index in order_of([trials[index] for index in indices])]
 
 
-def all_rounded(measured: Sequence[Measured]) -> Choice:
-    """Return the choice of every form in bfloat16 and no other."""
+def all_rounded(choice: Choice, measured: Sequence[Measured]) -> Choice:
+    """Return the choice of every form in bfloat16 and no other, with the curve if it is on it."""
     flags = tuple(isinstance(one.form, ROUNDED) for one in measured)
+    if flags_after(choice, sum(flags)) == flags:
+        return replace(choice, flags=flags)
     order, _ = mixed_order(measured, {one.form.product.key for one in measured})
     return Choice(flags, order, ())
 

@@ -159,6 +159,7 @@ def test_a_model_that_is_faster_in_bfloat16_is_in_bfloat16(
     reasons = {node.reason for node in result.nodes}
     assert reasons == {"in bfloat16: the whole model takes 1 ms instead of 2 ms so"}
     assert (result.error or 1) < 0.01
+    assert result.taken == 4 < max(point.lowered for point in result.curve)
     assert "DynamicQuantizeLinear" not in found.report.after.ops
 
 
