@@ -8,7 +8,8 @@ models, one and two threads, batches of one and eight take two to three hours on
 --quick (batch 1, two threads, 16 pairs) it is some ten minutes. --all takes the models of models/
 at their full sizes. With --keep they and their optimized forms are kept: --prepare makes them, and
 a later call measures, as many of them as --only names. Where a machine is never idle,
---processor-time counts what the threads computed and not what they waited.
+--processor-time counts what the threads computed and not what they waited. --hide-avx512 measures
+all engines as on a processor with AVX2.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from ortkit.verify.inputs.plans import Plan
 from scripts.benches import corpus, output
 from scripts.benches.cpu_table import Row, show
 from scripts.benches.cpu_turns import Engine, output_error, take_turns, this_python
+from scripts.benches.hidden import LEVEL_FLAGS, hide_avx512
 from scripts.benches.latency import sizes_at
 
 ORIGINAL, AGAIN, PLAIN, KERNELS, OPENVINO = (
@@ -77,6 +79,9 @@ def _run(options: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         print("no models: name some, or a folder with --corpus", file=sys.stderr)
         return 2
     _set_quick(options)
+    if options.hide_avx512:
+        hide_avx512(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        options.optimize += f" {LEVEL_FLAGS}"
     if options.prepare and options.keep is None:
         raise UserError("needs a folder to keep them in", where="--prepare", fix="add --keep")
     if options.prepare:
@@ -269,6 +274,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--prepare", action="store_true", help="with --keep: make them, measure nothing")
     add("--processor-time", action="store_true",
         help="time of all threads instead: for busy machines, with --threads 1")  # fmt: skip
+    add("--hide-avx512", action="store_true",
+        help="let no engine see AVX-512 and AMX, and build kernels for AVX2")  # fmt: skip
     add("--quick", action="store_true", help="batch 1, 2 threads, 2 processes of 8 turns")
     add("--batches", type=_numbers, default=[1, 8], help="default: 1,8")
     add("--threads", type=_numbers, default=[1, 2], help="of each process (default: 1,2)")

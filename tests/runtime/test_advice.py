@@ -114,6 +114,27 @@ def test_gains_of_steps_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.gain == pytest.approx(1 - 0.5 * 0.8)
 
 
+def test_what_is_not_better_once_more_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that chose a setting say too much of it."""
+    loads: list[int] = []
+
+    def cost(settings: SessionSettings, number: int) -> float:
+        loads.append(number)
+        return 0.01 if settings.threads != 1 else 0.005 if number <= chosen else 0.0099
+
+    chosen = 10**9
+    assert advice(monkeypatch, cost).changes == {"threads": 1}
+    chosen = max(loads) - 2 * ROUNDS
+    found = advice(monkeypatch, cost)
+    assert found.changes == {}
+    assert found.gain == 0
+    assert found.settings == SessionSettings()
+    assert found.reasons[-1] == (
+        "1 thread is not better once more: p95 9.9 ms and p95 10 ms, "
+        f"saves 1% in the median of {ROUNDS} rounds"
+    )
+
+
 @pytest.mark.parametrize("gain", [0.0, 0.02, -1.0])
 def test_what_gains_too_little_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, gain: float

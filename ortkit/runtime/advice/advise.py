@@ -43,7 +43,9 @@ def advise(
     """Measure settings under the use that is meant, and choose.
 
     One kind of setting after the other is measured beside the best so far. It is changed only if
-    that is better in every round, by 3 % in the median: else it stays as it is.
+    that is better in every round, by 3 % in the median: else it stays as it is. What is chosen is
+    measured once more beside the session as it is, and stays only if that holds again: of several
+    equal settings the luckiest one looks better.
 
     Args:
         plan: The session as it is; each measured one is made from it, in processes of its own.
@@ -62,19 +64,21 @@ def advise(
     others = idle.found().others_cpus or 0.0
     limits = cpu_limits()
     bench = _Bench(plan, inputs, use, progress)
-    best, reasons, left = Measured({}, (), -1), list[str](), 1.0
+    best, reasons, gain = Measured({}, (), -1), list[str](), 0.0
     with LoadWatch() as watch:
         turned = [{name: not getattr(plan.settings, name)} for name in _OTHERS]
         for step in (_threads(limits, use, others, plan.settings), turned):
             tried = [{**best.changes, **each} for each in step if not _is_set(plan, best, each)]
             if not tried:
                 continue
-            before, best, reason = bench.step(best, tried)
-            left *= 1 - best.gain_over(before, use.goal)
+            best, reason = bench.step(best, tried)
+            reasons.append(reason)
+        if best.changes:
+            best, gain, reason = bench.confirmed(best)
             reasons.append(reason)
     return Advice(
         use, limits, replace(watch.found(), others_cpus=others), bench.rows, best, reasons,
-        1 - left, replace(plan.settings, **best.changes),  # type: ignore[arg-type]
+        gain, replace(plan.settings, **best.changes),  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -111,33 +115,44 @@ class _Bench:
     rows: list[Measured] = field(default_factory=list)
     """The first of each settings."""
 
-    def step(
-        self, best: Measured, tried: list[dict[str, object]]
-    ) -> tuple[Measured, Measured, str]:
-        """Measure the best so far beside others; return it, which is best now, and why."""
+    def step(self, best: Measured, tried: list[dict[str, object]]) -> tuple[Measured, str]:
+        """Measure the best so far beside others; return which is best now, and why."""
         measured = self._measure([dict(best.changes), *tried])
         before, *others = measured
         known = [row.changes for row in self.rows]
         self.rows += [row for row in measured if row.changes not in known]
         ran = [row for row in others if row.rounds]
         if not ran:
-            return before, before, f"{before.label}: nothing else ran ({others[0].problem})"
+            return before, f"{before.label}: nothing else ran ({others[0].problem})"
         goal = self.use.goal
         fastest = max(ran, key=lambda row: row.gain_over(before, goal))
         sure = [row for row in ran if row.is_surely_better(before, goal)]
         chosen = max(sure, key=lambda row: row.gain_over(before, goal), default=before)
         shown = fastest if chosen is before else chosen
-        gain = shown.gain_over(before, goal)
         verb = "instead of" if chosen is not before else "is not surely better than"
+        return chosen, f"{shown.label} {verb} {before.label}: {self._compared(shown, before)}"
+
+    def confirmed(self, best: Measured) -> tuple[Measured, float, str]:
+        """Measure what was chosen beside the session as it is, in rounds that chose nothing.
+
+        Returns:
+            What is best then, the part that it saves, and why.
+        """
+        before, again = self._measure([{}, dict(best.changes)])
+        goal = self.use.goal
+        if not again.rounds:
+            return before, 0.0, f"{best.label} did not run again ({again.problem})"
+        compared = self._compared(again, before)
+        if not again.is_surely_better(before, goal):
+            return before, 0.0, f"{best.label} is not better once more: {compared}"
+        return again, again.gain_over(before, goal), f"{best.label} once more: {compared}"
+
+    def _compared(self, row: Measured, other: Measured) -> str:
+        """Return what two settings take, and what the first one saves."""
+        gain = row.gain_over(other, self.use.goal)
         saved = f"{'saves' if gain > 0 else 'costs'} {abs(gain):.0%}"
-        return (
-            before,
-            chosen,
-            (
-                f"{shown.label} {verb} {before.label}: {_numbers(shown, self.use)} and "
-                f"{_numbers(before, self.use)}, {saved} in the median of {ROUNDS} rounds"
-            ),
-        )
+        numbers = f"{_numbers(row, self.use)} and {_numbers(other, self.use)}"
+        return f"{numbers}, {saved} in the median of {ROUNDS} rounds"
 
     def _measure(self, settings: list[dict[str, object]]) -> list[Measured]:
         """Return a row for each, rounds interleaved."""
