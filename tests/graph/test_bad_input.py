@@ -159,7 +159,7 @@ def test_a_dangling_link_is_called_one(tmp_path: Path) -> None:
         open_model(link)
     with pytest.raises(ModelError, match="no such file; check the path"):
         open_model(tmp_path / "model1.onnx")
-    with pytest.raises(ModelError, match="is a folder; name a file$"):
+    with pytest.raises(ModelError, match=r"is a folder; name a file$"):
         open_model(tmp_path)
 
 
