@@ -13,13 +13,14 @@ Further operands of float32 operators may be bytes, each with a DequantizeLinear
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import NoReturn, TypeAlias
 
 import onnx
 
+from ortkit.kernels.layouts.conv_filters import Sizes
 from ortkit.kernels.layouts.int8_panels import NARROW, WIDTH, filter_layout, layout
 from ortkit.kernels.prepack import Prepack
 from ortkit.kernels.signature import RegionSignature, TensorSpec
@@ -179,22 +180,35 @@ class Int8Form:
         return tuple(extent_of(size) for size in self.signature.inputs[self.x].shape[:-1])
 
 
+#: Of filters [M, C / groups, kh, kw], groups and dilations: how a kernel reads them.
+Packing: TypeAlias = Callable[[Sizes, int, tuple[int, int]], Prepack]
+
+
 @refusals
-def read_int8(signature: RegionSignature, op_type: str) -> Int8Form | Refused | None:
-    """Return the region around a MatMulInteger or ConvInteger; None if it has none."""
+def read_int8(
+    signature: RegionSignature, op_type: str, packing: Packing = filter_layout
+) -> Int8Form | Refused | None:
+    """Return the region around a MatMulInteger or ConvInteger; None if it has none.
+
+    Args:
+        signature: The region's.
+        op_type: Of the two.
+        packing: Of filters.
+    """
     body = Body(signature)
     products = body.nodes(op_type)
     if not products:
         return None
     if len(products) != 1 or len(signature.outputs) > 2:
         return Refused("more than one int8 product, or more than two results")
-    return _Reader(body, products[0]).read()
+    return _Reader(body, products[0], packing).read()
 
 
 class _Reader:
     """Reads one body."""
 
-    def __init__(self, body: Body, product: onnx.NodeProto) -> None:
+    def __init__(self, body: Body, product: onnx.NodeProto, packing: Packing) -> None:
+        self.packing = packing
         self.body, self.product, self.specs = body, product, body.signature.inputs
         self.nodes: list[onnx.NodeProto] = [
             n for n in body.function.node if n.op_type != "Constant"
@@ -274,7 +288,7 @@ class _Reader:
             _fail("an int8 convolution of groups of different sizes")
         if groups > 1 and not is_depthwise and self.columns // groups % WIDTH:
             _fail("an int8 convolution of groups that fill no panels")
-        packing = filter_layout(
+        packing = self.packing(
             (self.columns, channels // groups, *window.kernel), groups, window.dilations
         )
         of = Filters(

@@ -76,6 +76,8 @@ class ConvAnchor:
         is_planar: Whether it reads NCHW.
         is_narrow: Whether what it reads and makes may be bfloat16.
         dtype: Of the images that it reads, as numpy names it.
+        has_points: In bytes: whether filters of single pixels are convolutions as all others, and
+            not matrices.
     """
 
     kind: str
@@ -85,3 +87,4 @@ class ConvAnchor:
     is_planar: bool = False
     is_narrow: bool = False
     dtype: str = "float32"
+    has_points: bool = False

@@ -62,7 +62,7 @@ CUDA = Traits(
     levels=levels_of,
     has_portable_image=True,  # the PTX
     least_kernels=1,  # one takes a second or more
-    has_signed_int8=lambda _: True,
+    has_signed_int8=lambda _: False,  # of convolutions
     cost_model="ortkit.fusion.regions.cuda_cost_model:CudaCostModel",
     families=(
         "ortkit.custom_ops.triton.attention.attention:ANCHOR",
@@ -80,6 +80,7 @@ CUDA = Traits(
         "attention.attention_packed",
         "attention.attention",
         "conv.conv",
+        "conv.conv_int8",
         "conv.depthwise",
         "conv.squeeze_excite",
         "conv.pool",
@@ -102,6 +103,7 @@ CUDA = Traits(
         "ortkit.custom_ops.triton.conv.depthwise:ANCHOR",
         "ortkit.custom_ops.triton.conv.conv:PLANAR",
         "ortkit.custom_ops.triton.conv.conv:ANCHOR",
+        "ortkit.custom_ops.triton.conv.conv_int8:ANCHOR",
     ),
     image_anchors=(
         "ortkit.custom_ops.triton.conv.squeeze_excite:ANCHOR",

@@ -56,6 +56,15 @@ def _integers(name: str, *values: int) -> str:
 _IN, _OUT = "<perm = [0, 3, 1, 2]>", "<perm = [0, 2, 3, 1]>"
 #: A convolution in NHWC layout: X and W are transposed to P and V, and the result C back.
 _TURNED = f"P = Transpose {_IN} (X)  V = Transpose {_IN} (W)  "
+#: The sums of bytes C become bytes Y.
+_BYTES = (
+    f"T = Transpose {_OUT} (C)  F = Cast <to = 1> (T)  M = Mul (F, S)"
+    "  Y = QuantizeLinear (M, Q, Z)"
+)
+_BYTE_TYPES = {
+    "X": "uint8", "W": "int8", "O": "uint8", "S": "float32", "Q": "float32", "Z": "uint8",
+    "Y": "uint8",
+}  # fmt: skip
 _BACK = f"R = Relu (C)  Y = Transpose {_OUT} (R)"
 
 
@@ -120,6 +129,16 @@ CASES = (
          + _BACK.replace("(C)", "(S)"),
          {"X": ("n", 14, 10, 128), "Z": ("n", 7, 5, 72), "W": (72, 3, 3, 128)},
          {"Y": ("n", 7, 5, 72)}, ({"n": 3}, {"n": 60}, {"n": 300}, {"n": 1500})),
+    Case("convolution_of_bytes", _TURNED + "C = ConvInteger <kernel_shape = [3, 3],"
+         " pads = [1, 1, 1, 1], strides = [2, 1]> (P, V, O)  " + _BYTES,
+         {"X": ("n", 9, 11, 24), "W": (40, 3, 3, 24), "O": (), "S": (40,), "Q": (), "Z": ()},
+         {"Y": ("n", 5, 11, 40)}, ({"n": 2}, {"n": 40}),
+         dtypes=_BYTE_TYPES),
+    Case("convolution_of_boxes_of_bytes", _TURNED + "C = ConvInteger <kernel_shape = [3, 3],"
+         " pads = [1, 1, 1, 1], strides = [2, 2]> (P, V)  " + _BYTES,
+         {"X": ("n", 14, 10, 128), "W": (80, 3, 3, 128), "S": (80,), "Q": (), "Z": ()},
+         {"Y": ("n", 7, 5, 80)}, ({"n": 3}, {"n": 60}),
+         dtypes=_BYTE_TYPES),
     Case("first_convolution", f"V = Transpose {_IN} (W)  C = Conv <kernel_shape = [3, 3],"
          " pads = [1, 1, 1, 1], strides = [2, 2]> (X, V)  " + _BACK,
          {"X": (2, 3, 17, 19), "W": (24, 3, 3, 3)}, {"Y": (2, 9, 10, 24)}),

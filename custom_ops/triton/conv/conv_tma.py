@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from ortkit.kernels.cuda import MAX_GRID, Condition
+from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.hand import Call, Map, Passed, Scratch, Size, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.operators.window import Window
 
 from ...forms.conv_half import HalfConvolution, epilogue_text, optional, sum_call
 from .conv_tiles import Tile
@@ -36,10 +39,47 @@ class Grid:
     strides: tuple[int, int]
 
 
-def grid_of(conv: HalfConvolution) -> Grid | None:
-    """Return the grid of a convolution; None if copies of boxes do not reach its operands."""
+class Imaged(Protocol):
+    """A convolution of NHWC tensors, as far as its grid depends on it."""
+
+    @property
+    def planar(self) -> bool:
+        """Whether channels are outermost."""
+
+    @property
+    def gate(self) -> int | None:
+        """The input that has a factor for each channel; None if there is none."""
+
+    @property
+    def window(self) -> Window:
+        """How the filter moves."""
+
+    @property
+    def image(self) -> tuple[Extent, Extent, int]:
+        """Height, width and channels of what is convolved."""
+
+    @property
+    def channels(self) -> int:
+        """How many the result has."""
+
+    @property
+    def output(self) -> TensorSpec:
+        """The result."""
+
+    @property
+    def pixels(self) -> Extent:
+        """Of the result, of all images."""
+
+
+def grid_of(conv: Imaged, vector: int = _VECTOR) -> Grid | None:
+    """Return the grid of a convolution; None if copies of boxes do not reach its operands.
+
+    Args:
+        conv: The convolution.
+        vector: Elements of 16 bytes.
+    """
     window, (height, width, channels) = conv.window, conv.image
-    if conv.planar or channels % _VECTOR or conv.channels % _VECTOR:
+    if conv.planar or channels % vector or conv.channels % vector:
         return None
     batch, *known = (extent_of(size) for size in conv.output.shape[:3])
     sizes = [extent.static for extent in (height, width, *known)]

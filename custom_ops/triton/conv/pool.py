@@ -43,6 +43,7 @@ class MaxPool:
                 Size(rows), Size(columns),
                 *window.kernel, *window.strides, *window.dilations, *window.pads[:2],
                 block.pixels, block.channels,
+                "0" if self.signature.inputs[0].dtype == "uint8" else "-inf",
             ),
             grid=((batch * rows, 1), (Extent(channels), block.channels), (ONE, 1)),
             warps=block.warps,
@@ -66,7 +67,8 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
     if result != pool.output[0] or body.input_through(pool.input[0], TO_NCHW) != 0:
         return Refused("a MaxPool of something else than NHWC")
     window = needed(window_of(pool))
-    if refused := unfit(signature):
+    is_bytes = {tensor.dtype for tensor in (*signature.inputs, *signature.outputs)} == {"uint8"}
+    if not is_bytes and (refused := unfit(signature)):
         return refused
     if integer(pool, "ceil_mode", 0) or power(window.kernel[0] * window.kernel[1]) > _MOST_TAPS:
         return Refused("a MaxPool with too large a window, or of windows that are cut")

@@ -11,14 +11,16 @@ def max_pool_kernel(
     H, W, C: tl.constexpr, OH, OW,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
-    BW: tl.constexpr, BC: tl.constexpr,
+    BW: tl.constexpr, BC: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """Write some channels of one row of pixels; what lies outside of an image is no value.
 
     Args:
         x: [N, H, W, C].
         y: [N, OH, OW, C].
+        LEAST: No number is less; "-inf", or "0" of uint8.
     """
+    least: tl.constexpr = 0 if LEAST == "0" else float("-inf")
     line = tl.program_id(0)
     channel = tl.program_id(1) * BC + tl.arange(0, BC)
     is_channel = channel < C
@@ -28,7 +30,7 @@ def max_pool_kernel(
         at = start + tl.arange(0, BW)
         is_pixel = at < OW
         left = at * SW - PL
-        most = tl.full((BW, BC), float("-inf"), tl.float32)
+        most = tl.full((BW, BC), least, tl.float32)
         for i in tl.static_range(KH):
             row = top + i * DH
             is_row = (row >= 0) & (row < H)
@@ -38,7 +40,7 @@ def max_pool_kernel(
                 value = tl.load(
                     source + (row * W + column)[:, None] * C + channel[None, :],
                     mask=is_in[:, None] & is_channel[None, :],
-                    other=float("-inf"),
+                    other=least,
                 ).to(tl.float32)
                 # A NaN is the largest.
                 most = tl.where((value > most) | (value != value), value, most)

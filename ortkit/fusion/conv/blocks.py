@@ -5,18 +5,12 @@ Where those in float32 gain too little (`conv_cost`) ONNX Runtime's blocked layo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortkit.analysis.quantization import is_op
 from ortkit.fusion.conv.block import Block
-from ortkit.fusion.conv.finder import BlockFinder
-from ortkit.fusion.conv.int8 import quantized_sizes
-from ortkit.fusion.int8.convolution_chain import ConvolutionChain
-from ortkit.fusion.int8.filters import Filters, find_convolution
-from ortkit.fusion.int8.products import IntegerProduct
+from ortkit.fusion.conv.byte_blocks import ByteBlockFinder
 from ortkit.fusion.regions.access import is_read_once, only_reader
 from ortkit.fusion.regions.bf16_operands import (
     Unpacked,
@@ -26,11 +20,10 @@ from ortkit.fusion.regions.bf16_operands import (
     unpacked_filter,
     widens,
 )
-from ortkit.kernels.conv_anchor import ConvAnchor
 from ortkit.rewrite.scope import Scope
 
 
-class CpuBlockFinder(BlockFinder):
+class CpuBlockFinder(ByteBlockFinder):
     """What kernels for CPUs take."""
 
     dtypes = frozenset({ir.DataType.FLOAT})
@@ -38,62 +31,18 @@ class CpuBlockFinder(BlockFinder):
 
     def convolution(self, conv: ir.Node) -> Block | None:
         """Return the block around a convolution; one that is refused leaves its reason."""
-        if conv.op_type not in ("Conv", "QLinearConv") or conv.domain:
-            return None
-        if conv in self.excluded or conv in self.refused or len(self.sizes(conv.inputs[0])) == 3:
-            return None  # those of one dimension have a family of their own
-        quantized = find_convolution(self.scope, conv)
-        if isinstance(quantized, IntegerProduct):
-            anchor = self.taking(quantized_sizes(self.scope, quantized), "uint8")
-            if isinstance(anchor, ConvAnchor):
-                return self._quantized(conv, quantized, anchor)
-            quantized = anchor
-        if quantized is not None:
-            self.missed(conv, quantized)
+        is_along_one_axis = len(self.sizes(conv.inputs[0] if conv.inputs else None)) == 3
+        # Those have a family of their own.
+        return None if is_along_one_axis else super().convolution(conv)
+
+    def other_convolution(self, conv: ir.Node) -> Block | None:
+        """Return the block around a convolution in float32 or bfloat16."""
+        if conv.op_type != "Conv":
             return None
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
             return self._lowered(conv, weight)
-        return super().convolution(conv)
-
-    def _quantized(self, conv: ir.Node, found: IntegerProduct, anchor: ConvAnchor) -> Block:
-        """Return the block around an int8 convolution."""
-        chain = ConvolutionChain.of(self.scope, found, anchor, self.excluded)
-        end = chain.best
-        source, *extras = chain.operands(end)
-        assert isinstance(found.matrix, Filters)
-        return Block(
-            anchor.kind, (conv,), (found.matrix.window,), end.nodes, source, end.value,
-            extras=tuple(extras), second=None if end.second is None else end.second.value,
-            anchor=anchor,
-        )  # fmt: skip
-
-    def _beside(self, gates: list[Block]) -> list[Block]:
-        """Return the blocks beside the gates, with what widens bytes for blocks alone."""
-        blocks = super()._beside(gates)
-        inside = {node for block in blocks for node in block.nodes}
-        read = {value for block in blocks for value in block.operands}
-        for number, block in enumerate(blocks):
-            widening = [
-                use.node
-                for value in block.operands
-                for use in value.uses()
-                if not use.idx
-                and use.node not in inside
-                and read.isdisjoint(use.node.outputs)
-                and self._widens_for(use.node, inside)
-            ]
-            inside.update(widening)
-            nodes = (*dict.fromkeys(widening), *block.nodes)
-            blocks[number] = replace(block, nodes=nodes)
-        return blocks
-
-    def _widens_for(self, node: ir.Node, inside: Collection[ir.Node]) -> bool:
-        """Say whether a DequantizeLinear is read by nodes `inside` alone."""
-        if not is_op(node, "DequantizeLinear") or node.graph is not self.graph:
-            return False
-        value = node.outputs[0]
-        return not value.is_graph_output() and all(use.node in inside for use in value.uses())
+        return super().other_convolution(conv)
 
     def is_layer(self, conv: ir.Node) -> bool:
         """Say whether a convolution is a layer of constant weights with a bias."""

@@ -19,6 +19,8 @@ from ortkit.rewrite.scope import Scope
 
 #: Multiply-adds per nanosecond that convolutions reach, and what one takes at least.
 RATE, LEAST_NS = 150_000.0, 2500.0
+#: The same of bytes, and of what ONNX Runtime computes instead, in TF32.
+BYTE_RATE, TF32_RATE = 300_000.0, 75_000.0
 #: The part of the bandwidth that a change of layout reaches.
 TRANSPOSE_SHARE = 0.4
 
@@ -40,6 +42,9 @@ def block_cost(scope: Scope, block: Block) -> ChainCost:
     if block.kind == "conv":
         after = max(LEAST_NS, _products(scope, block) / RATE, after)
     first = after
+    if block.kind == "int8_conv":
+        after = max(LEAST_NS, _products(scope, block) / BYTE_RATE, after)
+        first = LAUNCH_NS + max(_products(scope, block) / TF32_RATE, 4 * moved)
     if block.kind == "depthwise_conv":
         first = LEAST_NS + moved
     return ChainCost(first + steps * (LAUNCH_NS + 2 * result), after)

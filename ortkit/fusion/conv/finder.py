@@ -157,9 +157,10 @@ class BlockFinder:
         anchor = self._images.get((node.domain, node.op_type))
         if anchor is None or not self.is_free(node):
             return None
-        if not self.begins_with_images and node.inputs[0] not in self._made:
-            return None
-        return self._anchored(anchor, load(anchor.blocks).find(self, node))
+        block = self._anchored(anchor, load(anchor.blocks).find(self, node))
+        if block is None or self.begins_with_images or block.source in self._made:
+            return block
+        return None
 
     def gate(self, node: ir.Node) -> Block | None:
         """Return the block that makes a factor for each channel of what a node pools."""

@@ -13,8 +13,8 @@ from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.blocks import CpuBlockFinder
 from ortkit.fusion.conv.bodies import BodyWriter, Described
 from ortkit.fusion.conv.borders import Borders
+from ortkit.fusion.conv.byte_blocks import ByteBlockFinder
 from ortkit.fusion.conv.cost import ChainCost
-from ortkit.fusion.conv.finder import BlockFinder
 from ortkit.fusion.conv.int8 import describe_quantized
 from ortkit.fusion.conv.join import join_expansions
 from ortkit.kernels.image_anchor import ImageAnchor
@@ -71,8 +71,8 @@ def describe_block(scope: Scope, block: Block) -> Described:
     return BodyWriter(scope, block).convolutions()
 
 
-class CudaBlockFinder(BlockFinder):
-    """What kernels for CUDA take: half precision, and poolings of what other blocks make."""
+class CudaBlockFinder(ByteBlockFinder):
+    """What kernels for CUDA take: half precision, bytes, and poolings of what blocks make."""
 
     dtypes = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
     other_dtype = "it is not in half precision"

@@ -37,7 +37,9 @@ class ConvolutionChain(Chain):
     ) -> ConvolutionChain:
         """Return the chain of a convolution, without nodes that are `excluded`."""
         assert isinstance(found.matrix, Filters)
-        filters = replace(found.matrix, packing=anchor.layout)
+        filters = replace(
+            found.matrix, packing=anchor.layout, has_points=anchor.has_points
+        )  # fmt: skip
         product = replace(found, matrix=filters)
         chain = cls(scope, product, excluded, lambda _, name, data: detached_constant(data, name))
         grow(chain, quantize_with_second_result)

@@ -45,12 +45,14 @@ class Filters(Weights):
         is_depthwise: Whether each channel has one of its own.
         packing: Given the filters' sizes, groups and dilations, how kernels read them; None as
             long as no template takes them.
+        has_points: Whether single pixels are convolved as all others; see `ConvAnchor`.
     """
 
     window: Window
     groups: int
     is_depthwise: bool
     packing: Callable[[FilterSizes, int, tuple[int, int]], Prepack] | None = None
+    has_points: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -78,7 +80,7 @@ class Filters(Weights):
     @property
     def is_matrix(self) -> bool:
         """Whether each pixel is multiplied by one matrix."""
-        return self.window.is_point and self.groups == self.joined
+        return self.window.is_point and self.groups == self.joined and not self.has_points
 
     @property
     def layout(self) -> Prepack:

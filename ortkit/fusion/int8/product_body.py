@@ -112,13 +112,16 @@ class ProductWriter:
             return w.op("Add", sums, self.body.row("c", matrix.offsets(given, one.added)))
         assert not isinstance(given, np.ndarray)
         if isinstance(given, int):
-            sums = matrix.sums(w, x, weights, self.body.number(np.uint8(given)))
+            # Kernels for GPUs are others where what is outside of an image is 0 itself.
+            is_plain = not given and not self.scope.traits.is_host
+            zero = "" if is_plain else self.body.number(np.uint8(given))
+            sums = matrix.sums(w, x, weights, zero)
         elif matrix.has_zeros_around:
             sums = matrix.sums(w, x, weights, self.body.input("z", given))
         else:
-            zero = w.op("Cast", self.body.input("z", given), to=int(ir.DataType.INT32))
+            number = w.op("Cast", self.body.input("z", given), to=int(ir.DataType.INT32))
             key, name = (matrix, "column sums"), f"{matrix.value.name}/column_sums"
             columns = self.body.constants(key, name, matrix.column_sums())
-            off = w.op("Mul", zero, self.body.input("k", columns))
+            off = w.op("Mul", number, self.body.input("k", columns))
             sums = w.op("Sub", matrix.sums(w, x, weights, ""), off)
         return sums if one.added is None else w.op("Add", sums, self.body.row("c", one.added))

@@ -37,3 +37,9 @@ def as_image(filters: Sizes) -> Prepack:
     """Return [M, kh, kw, C], as tensor cores read it."""
     columns, depth, *kernel = filters
     return Prepack((columns, *kernel, depth), (0, 3, 1, 2), filters, filters)
+
+
+def bytes_as_image(filters: Sizes, groups: int, dilations: tuple[int, int]) -> Prepack:
+    """Return `as_image` of filters in bytes, whose layout may depend on groups and dilations."""
+    del groups, dilations
+    return as_image(filters)

@@ -16,6 +16,7 @@ from ortkit.errors import InternalError, KernelError
 from ortkit.kernels.cuda import SHARED_BYTES, Condition, Image, LeftOut, Variant
 from ortkit.kernels.triton.assembler import is_wrong, without_pairs
 from ortkit.kernels.triton.source import StepSource, VariantSource
+from ortkit.kernels.triton.unsigned import is_unsigned, unsigned_ptx
 from ortkit.targets.cuda import PTX_ARCHITECTURE
 
 #: PTX of CUDA 12.0, so that drivers from then on take it.
@@ -23,6 +24,8 @@ _PTX_VERSION = 80
 #: Copies of boxes are written in that of CUDA 12.7; such kernels are for one architecture, whose
 #: cubin any driver takes.
 _PTX_VERSION_OF_MAPS = 86
+#: Products of uint8 and int8 by warp groups are of CUDA 12.4; the cubin alone is of sm_90.
+_HOPPER = 90
 #: Numbers in eight bits are converted on sm_89 in that of CUDA 12.1: there is a cubin alone, too.
 _ADA, _PTX_VERSION_OF_ADA = 89, 81
 #: From there on PTX is newer in any case.
@@ -213,7 +216,8 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
         constants["maxnreg"] = step.registers
     if architecture < _NEWER_PTX_ARCHITECTURE:
         plain = _PTX_VERSION_OF_ADA if architecture == _ADA else _PTX_VERSION
-        constants["ptx_version"] = _PTX_VERSION_OF_MAPS if step.maps else plain
+        is_newer = step.maps or (architecture == _HOPPER and is_unsigned(step.text))
+        constants["ptx_version"] = _PTX_VERSION_OF_MAPS if is_newer else plain
     attributes = {
         (index,): [["tt.divisibility", 16]]
         for index, parameter in enumerate(step.parameters)
@@ -229,8 +233,11 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
         target = GPUTarget("cuda", architecture, _WARP)
         made: Any = triton.compile(source, target=target, options=constants)
         release = get_ptxas(architecture).version
-        if is_wrong(made.asm["ptx"], release):
-            given = _written(folder, "ptx", without_pairs(made.asm["ptx"]).encode())
+        text = unsigned_ptx(made.asm["ptx"]) if is_unsigned(step.text) else made.asm["ptx"]
+        if is_wrong(text, release):
+            text = without_pairs(text)
+        if text != made.asm["ptx"]:
+            given = _written(folder, "ptx", text.encode())
             options = constants | {"ir_override": str(given)}
             made = triton.compile(source, target=target, options=options)
             if is_wrong(made.asm["ptx"], release):

@@ -17,6 +17,7 @@ import numpy as np
 
 from ortkit.kernels.triton.interpreter_types import share_types
 from ortkit.kernels.triton.launches import Launch, Passed
+from ortkit.kernels.triton.unsigned import interpretable
 
 _DESCRIPTOR = re.compile(r"tensordesc<(?P<type>\w+)\[(?P<box>[^]]*)\]")
 
@@ -118,7 +119,7 @@ def module_of(text: str, folder: Path, known: dict[str, ModuleType]) -> ModuleTy
     """Return the module of a source; Triton reads it again from its file."""
     if text not in known:
         path = folder / f"kernel{len(known)}.py"
-        path.write_text(text, "utf-8")
+        path.write_text(interpretable(text), "utf-8")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None

@@ -1,0 +1,163 @@
+"""From the sums of an int8 convolution to its results, as the text of a function in Triton.
+
+Numbers in uint8 are float32 here, which has all of them. Each operation rounds where ONNX
+Runtime's kernels for CPUs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ortkit.kernels.triton.emit import Emitter
+from ortkit.kernels.triton.expr import Expr, bare
+
+from ...forms.gemm_int8 import (
+    AddQuantized,
+    Dequantize,
+    Floats,
+    Grid,
+    Int8Form,
+    Lookup,
+    Quantize,
+    Stage,
+)
+
+#: Beside one and a half times 2^23 a float32 has no room for a fraction.
+_ROUNDING = "12582912.0"
+
+
+def whole_operands(form: Int8Form) -> tuple[int, ...]:
+    """Return the inputs of the result's shape that what follows the sums reads."""
+    found: dict[int, None] = {}
+    for stage in form.stages:
+        if isinstance(stage, AddQuantized) and not stage.is_row:
+            found[stage.other] = None
+        if isinstance(stage, Floats):
+            pairs = zip(stage.epilogue.extras, stage.rows, strict=True)
+            found |= {number: None for number, is_row in pairs if not is_row}
+    return tuple(found)
+
+
+class FinishWriter:
+    """Writes the function of one region.
+
+    Args:
+        form: What is computed.
+        box: The sizes of a tile of a map of a result, as text; None where further operands are
+            addresses.
+    """
+
+    def __init__(self, form: Int8Form, box: str | None) -> None:
+        self.form, self.box, self.e = form, box, Emitter()
+        self.read: dict[int, str] = {}
+        """What the function reads: inputs, and their names in it."""
+
+    def text(self) -> str:
+        """Return the function; its last parameters are the `operands`, in order."""
+        form, e = self.form, self.e
+        value = Expr("acc", "int32")
+        if form.added is not None:
+            value = e.share(Expr(f"(acc + {self._row(form.added)})", "int32"))
+        value = e.share(Expr(f"({value.text}.to(tl.float32) * {self._scales()})", "float32"))
+        for number, stage in enumerate(form.stages):
+            if number == form.kept:
+                e.lines.append(f"tl.store(second + at, {value.text}, mask=mask)")
+            value = e.share(self._stage(stage, value))
+        where = "at, mask, channel, is_channel, second"
+        if self.box is not None:
+            where = "image, top, left, first, channel, is_channel"
+        parameters = ", ".join(["acc", where, *self.read.values()])
+        lines = [*e.lines, f"return {bare(value.text)}"]
+        body = "\n".join(f"    {line}" for line in lines)
+        return f"\n\n@triton.jit\ndef finish({parameters}):\n{body}\n"
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The inputs that the function reads, once its text is written."""
+        return tuple(self.read)
+
+    # ---- inputs
+    def _input(self, number: int) -> str:
+        return self.read.setdefault(number, f"operand{number}")
+
+    def _number(self, number: int) -> str:
+        return f"tl.load({self._input(number)}).to(tl.float32)"
+
+    def _row(self, number: int) -> str:
+        return f"tl.load({self._input(number)} + channel, mask=is_channel, other=0)[None, :]"
+
+    def _whole(self, number: int) -> str:
+        if self.box is None:
+            return f"tl.load({self._input(number)} + at, mask=mask, other=0).to(tl.float32)"
+        loaded = f"{self._input(number)}.load([image, top, left, first])"
+        return f"{loaded}.reshape({self.box}).to(tl.float32)"
+
+    def _scales(self) -> str:
+        form = self.form
+        is_row = form.signature.inputs[form.scale].shape == (form.columns,)
+        scale = self._row(form.scale) if is_row else self._number(form.scale)
+        return scale if form.factor is None else f"({self._number(form.factor)} * {scale})"
+
+    def _scale(self, grid: Grid) -> str:
+        return "1.0" if grid.scale is None else self._number(grid.scale)
+
+    def _shared(self, text: str, dtype: str = "float32") -> str:
+        return self.e.share(Expr(text, dtype)).text
+
+    # ---- stages
+    def _stage(self, stage: Stage, value: Expr) -> Expr:
+        match stage:
+            case Quantize():
+                return self._quantized(stage, value)
+            case Dequantize(grid):
+                return self._widened(value.text, grid)
+            case AddQuantized():
+                return self._sum(stage, value)
+            case Lookup(table):
+                found = f"tl.load({self._input(table)} + {value.text}.to(tl.int32))"
+                return Expr(f"{found}.to(tl.float32)", "float32")
+            case Floats():
+                return self._floats(stage, value)
+
+    def _widened(self, numbers: str, grid: Grid) -> Expr:
+        moved = f"({numbers} - {self._number(grid.zero)})"
+        return Expr(f"({moved} * {self._scale(grid)})", "float32")
+
+    def _nearest(self, value: str, low: str, high: str) -> str:
+        cut = self._shared(f"tl.minimum(tl.maximum({value}, {low}), {high})")
+        raised = self._shared(f"({cut} + {_ROUNDING})")
+        return f"({raised} - {_ROUNDING})"
+
+    def _quantized(self, stage: Quantize, value: Expr) -> Expr:
+        zero, scale = self._shared(self._number(stage.grid.zero)), stage.grid.scale
+        steps = value.text
+        if scale is not None:
+            steps = self._shared(f"tl.div_rn({steps}, {self._number(scale)})")
+        nearest = self._nearest(steps, f"(0.0 - {zero})", f"(255.0 - {zero})")
+        return Expr(f"({nearest} + {zero})", "float32")
+
+    def _sum(self, stage: AddQuantized, value: Expr) -> Expr:
+        """Return the sum as MLAS adds: fma(a, A / C, fma(b, B / C, fixed)), a the first one."""
+        step = self._shared(self._scale(stage.result))
+        grids = (stage.own, stage.others) if stage.is_first else (stage.others, stage.own)
+        ratios = [self._shared(f"tl.div_rn({self._scale(grid)}, {step})") for grid in grids]
+        zeros = [self._shared(self._number(grid.zero)) for grid in grids]
+        second = self._shared(f"({ratios[1]} * {zeros[1]})")
+        both = self._shared(f"tl.fma({ratios[0]}, {zeros[0]}, {second})")
+        fixed = self._shared(f"({self._number(stage.result.zero)} - {both})")
+        read = self._row(stage.other) if stage.is_row else self._whole(stage.other)
+        other = self._shared(f"{read}.to(tl.float32)")
+        a, b = (value.text, other) if stage.is_first else (other, value.text)
+        inner = self._shared(f"tl.fma({b}, {ratios[1]}, {fixed})")
+        found = self._shared(f"tl.fma({a}, {ratios[0]}, {inner})")
+        return Expr(self._nearest(found, "0.0", "255.0"), "float32")
+
+    def _floats(self, stage: Floats, value: Expr) -> Expr:
+        extras = zip(stage.epilogue.extras, stage.rows, stage.grids, strict=True)
+        operands: list[Expr] = []
+        for number, is_row, grid in extras:
+            read = self._row(number) if is_row else self._whole(number)
+            text = self._shared(read)
+            operands.append(Expr(text, "float32") if grid is None else self._widened(text, grid))
+        write: Callable[..., Expr] = stage.epilogue.write
+        return write(self.e, value, operands, is_fenced=True)

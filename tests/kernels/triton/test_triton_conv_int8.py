@@ -1,0 +1,127 @@
+"""Int8 convolutions on CUDA, interpreted, against their bodies; and their machine code."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from fused_model import fused_model, session
+from interpreter import Interpreter
+from qdq_nets import NETS, Net, pooled
+from qdq_regions import Region, feeds_of, regions
+
+from ortkit.errors import InternalError
+from ortkit.fusion.conv.targets import CudaBlockFinder, describe_block
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.triton.build import compile_step, write_images
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.unsigned import interpretable, unsigned_ptx
+from ortkit.refusal import Refused
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))
+from region_models import scope_of
+
+
+def check(
+    region: Region, interpreter: Interpreter, batch: int, variant: int, shift: int = 0
+) -> None:
+    signature, feeds = region.signature, feeds_of(region, batch)
+    names = [spec.name for spec in signature.inputs]
+    wanted = session(fused_model(signature)).run(None, dict(zip(names, feeds, strict=True)))
+    got = interpreter.run(signature, feeds, variant, shift=shift)
+    for one, other in zip(got, wanted, strict=True):
+        if one.dtype != np.uint8:
+            np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-6)
+            continue
+        off = np.abs(one.astype(np.int32) - other)
+        # The interpreter rounds twice in what is one operation for a GPU.
+        assert off.max() <= 1
+        assert (off > 0).mean() < 1e-3
+        assert len(np.unique(other)) > 8, "nothing that would show an error"
+
+
+@pytest.mark.parametrize("batch", [1, 3, "n"])
+@pytest.mark.parametrize("name", NETS)
+def test_kernels_compute_what_bodies_do(
+    name: str, batch: int | str, interpreter: Interpreter
+) -> None:
+    for region in regions(name, batch):
+        sources = sources_of(region.signature)
+        assert not isinstance(sources, Refused), sources.reason
+        for number, source in enumerate(sources):
+            size = batch if isinstance(batch, int) else 2
+            check(region, interpreter, size, number, shift=0 if source.is_aligned else 1)
+
+
+def test_a_pooling_of_bytes_stays_in_nhwc(interpreter: Interpreter) -> None:
+    net = Net()
+    output = pooled(net, "x", 16)
+    scope = scope_of(ir.from_proto(net.model([2, 16, 9, 11], output)), kind="cuda")
+    blocks = CudaBlockFinder.find(scope, scope.model.graph)
+    assert [block.kind for block in blocks] == ["int8_conv", "max_pool", "int8_conv"]
+    signature = describe_block(scope, blocks[1]).signature
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused), sources.reason
+    for low in (0, 200):
+        x = np.random.default_rng(low).integers(low, 256, (2, 9, 11, 48)).astype(np.uint8)
+        (wanted,) = session(fused_model(signature)).run(None, {signature.inputs[0].name: x})
+        for number, source in enumerate(sources):
+            shift = 0 if source.is_aligned else 1
+            (got,) = interpreter.run(signature, [x], number, shift=shift)
+            np.testing.assert_array_equal(got, wanted)
+
+
+def is_boxed(signature: RegionSignature) -> bool:
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused), sources.reason
+    return "conv_int8_box_kernel" in sources[0].steps[0].text
+
+
+def test_boxes_are_for_images_of_zeros_around() -> None:
+    boxed = {name: [is_boxed(region.signature) for region in regions(name, 4)] for name in NETS}
+    assert boxed == {
+        "pads that are not 0": [False], "a residual block": [True, True, True],
+        "strides, dilations and odd channels": [False, False], "strides of two": [True, True],
+        "float32 between": [False, False], "a first layer": [False],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", [80, 89, 90, 120])
+def test_machine_code_multiplies_unsigned_by_signed_bytes(
+    architecture: int, tmp_path: Path
+) -> None:
+    found = {
+        "boxes": regions("a residual block", 64, 28, 28)[2].signature,
+        "gathered": regions("pads that are not 0", 64, 28, 28)[0].signature,
+    }
+    for kind, signature in found.items():
+        sources = sources_of(signature)
+        assert not isinstance(sources, Refused)
+        for source in sources:
+            if source.architectures is not None and architecture not in source.architectures:
+                continue
+            made = compile_step(source.steps[0], architecture, tmp_path)
+            assert re.search(r"mma\S*\.s32\.u8\.s8", made.ptx), kind
+            assert not re.search(r"mma\S*\.s8\.s8", made.ptx), kind
+
+
+def test_gpus_whose_products_are_others_run_ptx(tmp_path: Path) -> None:
+    """On sm_100 a descriptor in memory says which types are multiplied."""
+    sources = sources_of(regions("pads that are not 0", 64, 28, 28)[0].signature)
+    assert not isinstance(sources, Refused)
+    made = write_images(sources, (100,), tmp_path)
+    assert [item.architecture for item in made.left_out] == [100]
+    assert {image.architecture for image in made.images if image.is_ptx} == {80}
+
+
+def test_other_products_are_left_alone() -> None:
+    assert "u8.s8" in unsigned_ptx("wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {}")
+    with pytest.raises(InternalError, match="without products"):
+        unsigned_ptx("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {}")
+    with pytest.raises(InternalError, match="another function"):
+        interpretable("def unsigned_dot(a, b, acc):\n    return tl.dot(a, b, acc)")
+    assert interpretable("def other(): pass") == "def other(): pass"
