@@ -123,6 +123,7 @@ class Filters:
         result: Those that are made.
         is_depthwise: Whether each channel has one filter of its own.
         groups: Of channels, each with filters of whole panels; 1 of a depthwise convolution.
+        is_planar: Whether the image is NCHW.
     """
 
     window: Window
@@ -130,6 +131,7 @@ class Filters:
     result: tuple[int, int]
     is_depthwise: bool
     groups: int = 1
+    is_planar: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,11 @@ Packing: TypeAlias = Callable[[Sizes, int, tuple[int, int]], Prepack]
 
 @refusals
 def read_int8(
-    signature: RegionSignature, op_type: str, packing: Packing = filter_layout
+    signature: RegionSignature,
+    op_type: str,
+    packing: Packing = filter_layout,
+    *,
+    takes_planar: bool = False,
 ) -> Int8Form | Refused | None:
     """Return the region around a MatMulInteger or ConvInteger; None if it has none.
 
@@ -194,6 +200,7 @@ def read_int8(
         signature: The region's.
         op_type: Of the two.
         packing: Of filters.
+        takes_planar: Whether an image may be NCHW.
     """
     body = Body(signature)
     products = body.nodes(op_type)
@@ -201,14 +208,16 @@ def read_int8(
         return None
     if len(products) != 1 or len(signature.outputs) > 2:
         return Refused("more than one int8 product, or more than two results")
-    return _Reader(body, products[0], packing).read()
+    return _Reader(body, products[0], packing, takes_planar=takes_planar).read()
 
 
 class _Reader:
     """Reads one body."""
 
-    def __init__(self, body: Body, product: onnx.NodeProto, packing: Packing) -> None:
-        self.packing = packing
+    def __init__(
+        self, body: Body, product: onnx.NodeProto, packing: Packing, *, takes_planar: bool
+    ) -> None:
+        self.packing, self.takes_planar = packing, takes_planar
         self.body, self.product, self.specs = body, product, body.signature.inputs
         self.nodes: list[onnx.NodeProto] = [
             n for n in body.function.node if n.op_type != "Constant"
@@ -225,10 +234,12 @@ class _Reader:
         """
         is_matrix = self.product.op_type == "MatMulInteger"
         source = self.product.input[0]
-        if not is_matrix:
+        is_planar = self.takes_planar and not is_matrix and source in self.body.inputs
+        if not is_matrix and not is_planar:
             source = self.body.transposed(source, TO_NCHW) or ""
         x = self._input(source, "uint8")
-        depth, columns = self.specs[x].shape[-1:], self.shape[-1:]
+        columns, shape = self.shape[-1:], self.specs[x].shape
+        depth = shape[1:2] if is_planar else shape[-1:]
         if not depth or not columns or not isinstance(depth[0], int):
             _fail("an int8 product of unknown sizes")
         if not isinstance(columns[0], int):
@@ -241,7 +252,7 @@ class _Reader:
                 _fail("an int8 matrix product of other rows than its result has")
             weight = self.body.packed(factor_of_x, layout(depth[0], columns[0]))
         else:
-            filters, packing = self._filters(x, depth[0])
+            filters, packing = self._filters(x, depth[0], is_planar=is_planar)
             weight = self.body.packed(factor_of_x, packing)
             made = self._only(made, "Transpose", TO_NHWC).output[0]
         if weight is None or self.specs[weight].dtype != "int8":
@@ -271,10 +282,11 @@ class _Reader:
             _fail("weights of bytes that are cut elsewhere than at -64 and 64")
         return str(node.input[0]), True
 
-    def _filters(self, x: int, channels: int) -> tuple[Filters, Prepack]:
+    def _filters(self, x: int, channels: int, *, is_planar: bool) -> tuple[Filters, Prepack]:
         """Return the geometry of a convolution, and how its filters are packed."""
         window = needed(window_of(self.product))
-        sizes = [size for shape in (self.specs[x].shape, self.shape) for size in shape[1:-1]]
+        given = self.specs[x].shape
+        sizes = [*(given[2:] if is_planar else given[1:-1]), *self.shape[1:-1]]
         known = [size for size in sizes if isinstance(size, int)]
         if len(known) != 4 or self.specs[x].shape[0] != self.shape[0]:
             _fail("an int8 convolution of images of unknown size")
@@ -293,7 +305,7 @@ class _Reader:
         )
         of = Filters(
             window, (known[0], known[1]), (known[2], known[3]), is_depthwise,
-            1 if is_depthwise else groups,
+            1 if is_depthwise else groups, is_planar,
         )  # fmt: skip
         return of, packing
 

@@ -103,6 +103,7 @@ CUDA = Traits(
         "ortkit.custom_ops.triton.conv.depthwise:ANCHOR",
         "ortkit.custom_ops.triton.conv.conv:PLANAR",
         "ortkit.custom_ops.triton.conv.conv:ANCHOR",
+        "ortkit.custom_ops.triton.conv.conv_int8:PLANAR",
         "ortkit.custom_ops.triton.conv.conv_int8:ANCHOR",
     ),
     image_anchors=(

@@ -97,6 +97,12 @@ def first(net: Net, x: str, channels: int) -> str:
     return net.bytes(net.op("Relu", net.conv(x, (24, channels, 7, 7), pads=[3] * 4)), 0.2, 0)
 
 
+def first_of_two(net: Net, x: str, channels: int) -> str:
+    window = {"strides": [2, 2], "pads": [3, 3, 2, 2]}
+    x = net.bytes(x, 0.02, 114)
+    return net.bytes(net.op("Relu", net.conv(x, (33, channels, 7, 7), **window)), 0.2, 0)
+
+
 def pooled(net: Net, x: str, channels: int) -> str:
     """A pooling of bytes between two convolutions."""
     x = net.bytes(net.op("Relu", x), 0.02, 0)
@@ -109,5 +115,5 @@ def pooled(net: Net, x: str, channels: int) -> str:
 NETS: dict[str, tuple[Callable[[Net, str, int], str], int]] = {
     "pads that are not 0": (padded, 32), "a residual block": (residual, 64),
     "strides, dilations and odd channels": (strided, 17), "strides of two": (halved, 32),
-    "float32 between": (in_float, 32), "a first layer": (first, 3),
+    "float32 between": (in_float, 32), "a first layer": (first, 3), "a first layer with strides": (first_of_two, 3),
 }  # fmt: skip

@@ -28,6 +28,7 @@ from ortkit.refusal import Refused
 
 from ...forms.gemm_int8 import Filters, Int8Form, read_int8
 from ..alignment import UNALIGNED_ARCHITECTURES
+from .conv_source import Source, spread
 from .conv_tiles import UNALIGNED, Tile, power
 from .conv_tma import Grid, box_of, grid_of
 from .int8_finish import FinishWriter, whole_operands
@@ -45,6 +46,9 @@ _DEEP = 1024
 #: Positions of pixels have 32 bits.
 _MOST_PIXELS = 2**31 - 1 - 256
 _HOPPER = (90,)
+#: Up to this many channels a convolution reads them outermost, as images come, if a step of its
+#: window is over no more numbers.
+_MOST_PLANAR_CHANNELS, _MOST_NUMBERS = 4, 256
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Int8Convolution:
     @property
     def planar(self) -> bool:
         """See `Imaged`."""
-        return False
+        return self.filters.is_planar
 
     @property
     def gate(self) -> int | None:
@@ -98,33 +102,46 @@ class Int8Convolution:
     def variants(self) -> tuple[VariantSource, ...]:
         """Return the kernel of boxes, the gathering one, and that for unaligned tensors."""
         boxes = self._boxes()
-        aligned = self._gathered(self._tile(), is_aligned=True)
-        unaligned = self._gathered(UNALIGNED, is_aligned=False)
+        source = self.source()
+        assert isinstance(source, Source)
+        aligned = self._gathered(source, self._tile(source.channels), is_aligned=True)
+        unaligned = self._gathered(source, UNALIGNED, is_aligned=False)
         return (*(() if boxes is None else (boxes,)), aligned, unaligned)
 
     # ---- gathered
-    def _tile(self) -> Tile:
-        depth = self.form.depth if self.form.depth >= _FEW_CHANNELS else 64
+    def source(self) -> Source | Refused:
+        """Return what the product gathers: the image, or its space-to-depth."""
+        form, window = self.form, self.window
+        if self.planar:
+            return spread(self, form.x, form.weight, ("uint8", "int8"), form.zero)
+        return Source(
+            Tensor(form.x), Tensor(form.weight), *self.image, self.form.depth, window.kernel,
+            window.strides, window.dilations, window.pads[:2], window.is_point,
+        )  # fmt: skip
+
+    def _tile(self, channels: int) -> Tile:
+        depth = channels if channels >= _FEW_CHANNELS else 64
         columns = max(16, min(64, power(self.channels)))
         pixels = self.pixels.static or _FEW_PIXELS + 1
         return Tile(
             32 if pixels <= _FEW_PIXELS else 128, columns, max(32, min(64, power(depth))), 4, 3
         )
 
-    def _gathered(self, tile: Tile, *, is_aligned: bool) -> VariantSource:
-        form, window = self.form, self.window
-        height, width, channels = self.image
+    def _gathered(self, source: Source, tile: Tile, *, is_aligned: bool) -> VariantSource:
+        form = self.form
         finish = FinishWriter(form, None)
         text = finish.text()
         inputs = len(form.signature.inputs)
         arguments: tuple[Passed, ...] = (
-            Tensor(form.x), Tensor(form.weight),
+            source.x, source.weight,
             None if form.zero is None else Tensor(form.zero), Tensor(inputs),
             None if form.kept is None else Tensor(inputs + 1),
-            *map(Tensor, finish.operands), Size(self.pixels), Size(height), Size(width), channels,
+            *map(Tensor, finish.operands), Size(self.pixels), Size(source.height),
+            Size(source.width), source.channels, source.pitch,
             *(Size(extent_of(size)) for size in self.output.shape[1:3]), self.channels,
-            *window.kernel, *window.strides, *window.dilations, *window.pads[:2],
-            window.is_point, channels < _FEW_CHANNELS, tile.pixels, tile.channels, tile.depth,
+            *source.kernel, *source.strides, *source.dilations, *source.pads,
+            source.is_point, source.channels < _FEW_CHANNELS,
+            tile.pixels, tile.channels, tile.depth,
         )  # fmt: skip
         grid = ((Extent(self.channels), tile.channels), (self.pixels, tile.pixels), (ONE, 1))
         call = Call(
@@ -133,9 +150,12 @@ class Int8Convolution:
         conditions = (
             Condition(self.pixels, at_most=min(_MOST_PIXELS, MAX_GRID[1] * tile.pixels)),
         )
+        module = _module("conv_int8_kernel", finish, text)
+        if source.calls:
+            module = kernel_text("space_to_depth_kernel") + module
         return hand_variant(
-            form.signature, (call,), _module("conv_int8_kernel", finish, text), conditions,
-            is_aligned=is_aligned, architectures=None if is_aligned else UNALIGNED_ARCHITECTURES,
+            form.signature, (*source.calls, call), module, conditions, is_aligned=is_aligned,
+            architectures=None if is_aligned else UNALIGNED_ARCHITECTURES, scratch=source.scratch,
         )  # fmt: skip
 
     # ---- boxes
@@ -228,14 +248,26 @@ def _takes(sizes: ConvSizes) -> bool | Refused:
     return sizes.groups == 1 or Refused("it has groups of channels")
 
 
+def _takes_planar(sizes: ConvSizes) -> bool:
+    """Say whether an image is read as it comes; a residual sum would read it as NHWC too."""
+    numbers = sizes.given[1] * sizes.strides[0] * sizes.strides[1]
+    is_first = sizes.given[1] <= _MOST_PLANAR_CHANNELS and sizes.made[1] != sizes.given[1]
+    return sizes.groups == 1 and is_first and numbers <= _MOST_NUMBERS
+
+
+PLANAR = ConvAnchor(
+    "int8_conv", _takes_planar, bytes_as_image, dtype="uint8", has_points=True, is_planar=True
+)
 ANCHOR = ConvAnchor("int8_conv", _takes, bytes_as_image, dtype="uint8", has_points=True)
 
 
 def match(signature: RegionSignature) -> Int8Convolution | Refused | None:
     """Return the region as an int8 convolution; None if it is something else."""
-    found = read_int8(signature, "ConvInteger", bytes_as_image)
+    found = read_int8(signature, "ConvInteger", bytes_as_image, takes_planar=True)
     if found is None or isinstance(found, Refused):
         return found
     if found.filters is None or found.filters.groups != 1 or found.filters.is_depthwise:
         return Refused("a convolution of groups of channels in bytes")
-    return Int8Convolution(found)
+    made = Int8Convolution(found)
+    source = made.source()
+    return source if isinstance(source, Refused) else made

@@ -14,7 +14,7 @@ import triton.language as tl
 def conv_int8_kernel(
     x, w, zero, y, second, operands,
     pixels,
-    H, W, C: tl.constexpr, OH, OW, OUT: tl.constexpr,
+    H, W, C: tl.constexpr, PITCH: tl.constexpr, OH, OW, OUT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
     IS_POINT: tl.constexpr, IS_FLAT: tl.constexpr,
@@ -23,7 +23,8 @@ def conv_int8_kernel(
     """Write `finish(conv(x - zero, w))` of one tile of pixels and channels.
 
     Args:
-        x: uint8 [N, H, W, C].
+        x: uint8 [N, H, W, C]; from a pixel to the next one it is PITCH elements, of which some may
+            be those of the next one, too.
         w: int8 [OUT, KH, KW, C].
         zero: uint8, what stands for 0 in x; None for 0.
         y: [N, OH, OW, OUT].
@@ -59,7 +60,7 @@ def conv_int8_kernel(
             row = top[:, None] + (tap // KW * DH)[None, :]
             column = left[:, None] + (tap % KW * DW)[None, :]
             is_in = (row >= 0) & (row < H) & (column >= 0) & (column < W) & is_row[:, None]
-            at = (first[:, None] + row * W + column) * C + channel[None, :]
+            at = (first[:, None] + row * W + column) * PITCH + channel[None, :]
             a = tl.load(x + at, mask=is_in & is_k[None, :], other=around)
         else:
             tap = step // PIECES
@@ -68,7 +69,7 @@ def conv_int8_kernel(
             at_weight = tap * C + k
             if IS_POINT:
                 a = tl.load(
-                    x + rm.to(tl.int64)[:, None] * C + k[None, :],
+                    x + rm.to(tl.int64)[:, None] * PITCH + k[None, :],
                     mask=is_row[:, None] & is_k[None, :],
                     other=around,
                 )
@@ -76,7 +77,7 @@ def conv_int8_kernel(
                 row, column = top + tap // KW * DH, left + tap % KW * DW
                 is_in = is_row & (row >= 0) & (row < H) & (column >= 0) & (column < W)
                 a = tl.load(
-                    x + (first + row * W + column)[:, None] * C + k[None, :],
+                    x + (first + row * W + column)[:, None] * PITCH + k[None, :],
                     mask=is_in[:, None] & is_k[None, :],
                     other=around,
                 )

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Passed, Scratch, Size, Tensor
 from ortkit.refusal import Refused
 
 from ...forms.conv_half import HalfConvolution
 from .conv_tiles import power
+from .imaged import Imaged
 
-#: Elements whose bytes are what vectors are; pixels of a block of threads, numbers of the filter.
-_VECTOR, _PIXELS, _NUMBERS = 8, 32, 256
+#: Bytes of a vector; pixels of a block of threads, numbers of the filter.
+_VECTOR, _PIXELS, _NUMBERS = 16, 32, 256
 #: Numbers of a pixel: more are no step of a window over an image.
 _MOST_UNITS = 2048
 #: Numbers of a filter of one channel up to which they are gathered where they lie.
@@ -78,7 +81,8 @@ def source_of(conv: HalfConvolution) -> Source | Refused:
     """Return what the product of a convolution gathers."""
     window, (height, width, channels) = conv.window, conv.image
     if conv.planar and channels * window.kernel[0] * window.kernel[1] > _MOST_GATHERED:
-        return _spread(conv)
+        dtype = conv.output.dtype
+        return spread(conv, conv.x, conv.weight, (dtype, dtype))
     return Source(
         Tensor(conv.x), Tensor(conv.weight), height, width, channels, channels,
         window.kernel, window.strides, window.dilations, window.pads[:2],
@@ -86,30 +90,47 @@ def source_of(conv: HalfConvolution) -> Source | Refused:
     )  # fmt: skip
 
 
-def _spread(conv: HalfConvolution) -> Source | Refused:
+def spread(
+    conv: Imaged,
+    x: int,
+    weight: int,
+    dtypes: tuple[str, str],
+    around: int | None = None,
+) -> Source | Refused:
+    """Return the operands after space-to-depth, or why there are none.
+
+    Args:
+        conv: The convolution.
+        x: The input that is the image.
+        weight: The one that is the filter.
+        dtypes: Of both.
+        around: The input that is what lies outside of the image; None for 0.
+    """
     window, (height, width, channels) = conv.window, conv.image
-    known = [extent_of(size).static for size in conv.output.shape[1:3]]
+    size = np.dtype(dtypes[0]).itemsize
+    known = [extent_of(side).static for side in conv.output.shape[1:3]]
     across, down = window.strides[1], window.strides[0]
-    units = -(-channels * down * across // _VECTOR) * _VECTOR
+    vector = _VECTOR // size
+    units = -(-channels * down * across // vector) * vector
     if None in known:
         return Refused("a first layer of images of unknown sizes")
     if units > _MOST_UNITS:
         return Refused("a first layer that moves by too many pixels")
     reach = [
-        (size - 1) * dilation + 1
-        for size, dilation in zip(window.kernel, window.dilations, strict=True)
+        (side - 1) * dilation + 1
+        for side, dilation in zip(window.kernel, window.dilations, strict=True)
     ]
     taps = -(-reach[0] // down), -(-reach[1] // across)
     rows, columns = (
-        size + tap - 1 for size, tap in zip(known, taps, strict=True) if size is not None
+        side + tap - 1 for side, tap in zip(known, taps, strict=True) if side is not None
     )
-    dtype = conv.output.dtype
-    image, filters = Scratch(0, dtype), Scratch(1, dtype)
+    image, filters = Scratch(0, dtypes[0]), Scratch(1, dtypes[1])
     lines = extent_of(conv.output.shape[0]) * Extent(rows)
     call = Call(
         "space_to_depth_kernel",
         (
-            Tensor(conv.x), Tensor(conv.weight), image, filters, Size(height), Size(width),
+            Tensor(x), Tensor(weight), None if around is None else Tensor(around), image, filters,
+            Size(height), Size(width),
             channels, conv.channels, *window.kernel, *window.strides, *window.dilations,
             *window.pads[:2], rows, columns, *taps, units, power(units), _PIXELS, _NUMBERS,
         ),
@@ -118,8 +139,8 @@ def _spread(conv: HalfConvolution) -> Source | Refused:
         stages=1,
     )  # fmt: skip
     scratch = (
-        lines * Extent(2 * columns * units),
-        Extent(2 * conv.channels * taps[0] * taps[1] * units),
+        lines * Extent(size * columns * units),
+        Extent(size * conv.channels * taps[0] * taps[1] * units),
     )
     return Source(
         image, filters, Extent(rows), Extent(columns), taps[1] * units, units,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ortkit.kernels.cuda import MAX_GRID, Condition
-from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.hand import Call, Map, Passed, Scratch, Size, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
-from ortkit.operators.window import Window
 
 from ...forms.conv_half import HalfConvolution, epilogue_text, optional, sum_call
 from .conv_tiles import Tile
+from .imaged import Imaged
 
 _ARCHITECTURES = (90,)
 #: Elements whose bytes are what strides of maps are multiples of; the most of a side of a box.
@@ -37,38 +35,6 @@ class Grid:
     pixels: tuple[Extent, Extent, Extent]
     source: tuple[tuple[Extent, ...], tuple[Extent, ...]]
     strides: tuple[int, int]
-
-
-class Imaged(Protocol):
-    """A convolution of NHWC tensors, as far as its grid depends on it."""
-
-    @property
-    def planar(self) -> bool:
-        """Whether channels are outermost."""
-
-    @property
-    def gate(self) -> int | None:
-        """The input that has a factor for each channel; None if there is none."""
-
-    @property
-    def window(self) -> Window:
-        """How the filter moves."""
-
-    @property
-    def image(self) -> tuple[Extent, Extent, int]:
-        """Height, width and channels of what is convolved."""
-
-    @property
-    def channels(self) -> int:
-        """How many the result has."""
-
-    @property
-    def output(self) -> TensorSpec:
-        """The result."""
-
-    @property
-    def pixels(self) -> Extent:
-        """Of the result, of all images."""
 
 
 def grid_of(conv: Imaged, vector: int = _VECTOR) -> Grid | None:

@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def space_to_depth_kernel(
-    x, w, y, v,
+    x, w, around, y, v,
     H, W, C: tl.constexpr, OUT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
@@ -21,6 +21,7 @@ def space_to_depth_kernel(
     Args:
         x: [N, C, H, W].
         w: [OUT, KH, KW, C].
+        around: One number of x's type, what lies outside of an image; None for 0.
         y: [N, ROWS, COLUMNS, UNITS], of C x SH x SW numbers each and zeros.
         v: [OUT, TH, TW, UNITS].
         BU: UNITS or more, a power of two.
@@ -33,7 +34,8 @@ def space_to_depth_kernel(
     at = column[:, None] * SW - PL + (unit % SW)[None, :]
     is_in = ((unit < C * SH * SW) & (row >= 0) & (row < H))[None, :] & (at >= 0) & (at < W)
     plane = (line // ROWS).to(tl.int64) * (C * H * W) + (unit // (SH * SW) * H + row) * W
-    value = tl.load(x + plane[None, :] + at, mask=is_in, other=0.0)
+    outside = 0 if around is None else tl.load(around)
+    value = tl.load(x + plane[None, :] + at, mask=is_in, other=outside)
     at = (line.to(tl.int64) * COLUMNS + column)[:, None] * UNITS + unit[None, :]
     tl.store(y + at, value, mask=(column < COLUMNS)[:, None] & (unit < UNITS)[None, :])
 
@@ -47,5 +49,5 @@ def space_to_depth_kernel(
         is_tap = (below % DH == 0) & (below // DH < KH) & (right % DW == 0) & (right // DW < KW)
         is_tap = is_tap & (number < C * SH * SW) & (to < SIZE)
         source = (tap // (TH * TW) * KH + below // DH) * KW + right // DW
-        given = tl.load(w + source * C + number // (SH * SW), mask=is_tap, other=0.0)
+        given = tl.load(w + source * C + number // (SH * SW), mask=is_tap, other=0)
         tl.store(v + to, given, mask=to < SIZE)

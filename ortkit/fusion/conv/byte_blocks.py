@@ -50,7 +50,7 @@ class ByteBlockFinder(BlockFinder):
         return Block(
             anchor.kind, (conv,), (found.matrix.window,), end.nodes, source, end.value,
             extras=tuple(extras), second=None if end.second is None else end.second.value,
-            anchor=anchor,
+            is_planar=anchor.is_planar, anchor=anchor,
         )  # fmt: skip
 
     def _beside(self, gates: list[Block]) -> list[Block]:

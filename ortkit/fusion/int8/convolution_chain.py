@@ -38,7 +38,8 @@ class ConvolutionChain(Chain):
         """Return the chain of a convolution, without nodes that are `excluded`."""
         assert isinstance(found.matrix, Filters)
         filters = replace(
-            found.matrix, packing=anchor.layout, has_points=anchor.has_points
+            found.matrix, packing=anchor.layout, has_points=anchor.has_points,
+            is_planar=anchor.is_planar,
         )  # fmt: skip
         product = replace(found, matrix=filters)
         chain = cls(scope, product, excluded, lambda _, name, data: detached_constant(data, name))

@@ -46,6 +46,7 @@ class Filters(Weights):
         packing: Given the filters' sizes, groups and dilations, how kernels read them; None as
             long as no template takes them.
         has_points: Whether single pixels are convolved as all others; see `ConvAnchor`.
+        is_planar: Whether kernels read the image as NCHW.
     """
 
     window: Window
@@ -53,6 +54,7 @@ class Filters(Weights):
     is_depthwise: bool
     packing: Callable[[FilterSizes, int, tuple[int, int]], Prepack] | None = None
     has_points: bool = False
+    is_planar: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -98,11 +100,11 @@ class Filters(Weights):
         return not self.is_depthwise
 
     def sums(self, writer: NodeWriter, x: str, weights: str, zero: str) -> str:
-        """See `Weights`: with images as NHWC."""
+        """See `Weights`: with images as NHWC, but for x if it `is_planar`."""
         zeros = [zero] if zero else []
         if self.is_matrix:
             return writer.op("MatMulInteger", x, weights, *zeros)
-        planar = writer.op("Transpose", x, perm=_TO_NCHW)
+        planar = x if self.is_planar else writer.op("Transpose", x, perm=_TO_NCHW)
         attributes: dict[str, object] = dict(self.window.attributes)
         attributes["group"] = self.groups // self.joined
         made = writer.op("ConvInteger", planar, weights, *zeros, **attributes)
@@ -114,8 +116,10 @@ class Filters(Weights):
         channels = depth * self.groups
         return (given[1:2], made[1:2]) == ((channels,), (columns,)) and given[:1] == made[:1]
 
-    def lie(self, sizes: Sizes) -> Sizes:
+    def lie(self, sizes: Sizes, *, is_x: bool = False) -> Sizes:
         """See `Weights`."""
+        if is_x and self.is_planar:
+            return sizes
         return tuple(sizes[axis] for axis in _TO_NHWC)
 
     @property

@@ -56,8 +56,14 @@ class Weights(ABC):
         axis, count = self.result_axis, self.columns
         return array.size == count and array.ndim >= -axis and array.shape[axis] == count
 
-    def lie(self, sizes: Sizes) -> Sizes:
-        """Return the sizes of a value as kernels see it."""
+    def lie(self, sizes: Sizes, *, is_x: bool = False) -> Sizes:
+        """Return the sizes of a value as kernels see it.
+
+        Args:
+            sizes: In the graph.
+            is_x: Whether it is the product's first operand.
+        """
+        del is_x
         return sizes
 
     @property

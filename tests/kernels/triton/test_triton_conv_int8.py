@@ -87,6 +87,7 @@ def test_boxes_are_for_images_of_zeros_around() -> None:
         "pads that are not 0": [False], "a residual block": [True, True, True],
         "strides, dilations and odd channels": [False, False], "strides of two": [True, True],
         "float32 between": [False, False], "a first layer": [False],
+        "a first layer with strides": [False],
     }  # fmt: skip
 
 
