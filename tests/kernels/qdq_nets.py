@@ -115,5 +115,6 @@ def pooled(net: Net, x: str, channels: int) -> str:
 NETS: dict[str, tuple[Callable[[Net, str, int], str], int]] = {
     "pads that are not 0": (padded, 32), "a residual block": (residual, 64),
     "strides, dilations and odd channels": (strided, 17), "strides of two": (halved, 32),
-    "float32 between": (in_float, 32), "a first layer": (first, 3), "a first layer with strides": (first_of_two, 3),
+    "float32 between": (in_float, 32), "a first layer": (first, 3),
+    "a first layer with strides": (first_of_two, 3),
 }  # fmt: skip
