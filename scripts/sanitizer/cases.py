@@ -131,12 +131,12 @@ CASES = (
          {"Y": ("n", 7, 5, 72)}, ({"n": 3}, {"n": 60}, {"n": 300}, {"n": 1500})),
     Case("convolution_of_bytes", _TURNED + "C = ConvInteger <kernel_shape = [3, 3],"
          " pads = [1, 1, 1, 1], strides = [2, 1]> (P, V, O)  " + _BYTES,
-         {"X": ("n", 9, 11, 24), "W": (40, 3, 3, 24), "O": (), "S": (40,), "Q": (), "Z": ()},
+         {"X": ("n", 9, 11, 24), "W": (40, 3, 3, 24), "O": (1,), "S": (40,), "Q": (1,), "Z": (1,)},
          {"Y": ("n", 5, 11, 40)}, ({"n": 2}, {"n": 40}),
          dtypes=_BYTE_TYPES),
     Case("convolution_of_boxes_of_bytes", _TURNED + "C = ConvInteger <kernel_shape = [3, 3],"
          " pads = [1, 1, 1, 1], strides = [2, 2]> (P, V)  " + _BYTES,
-         {"X": ("n", 14, 10, 128), "W": (80, 3, 3, 128), "S": (80,), "Q": (), "Z": ()},
+         {"X": ("n", 14, 10, 128), "W": (80, 3, 3, 128), "S": (80,), "Q": (1,), "Z": (1,)},
          {"Y": ("n", 7, 5, 80)}, ({"n": 3}, {"n": 60}),
          dtypes=_BYTE_TYPES),
     Case("first_convolution", f"V = Transpose {_IN} (W)  C = Conv <kernel_shape = [3, 3],"

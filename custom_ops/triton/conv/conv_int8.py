@@ -6,7 +6,7 @@ The sums are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ortkit.kernels.conv_anchor import ConvAnchor, ConvSizes
 from ortkit.kernels.cuda import MAX_GRID, Condition
@@ -150,11 +150,13 @@ class Int8Convolution:
         conditions = (
             Condition(self.pixels, at_most=min(_MOST_PIXELS, MAX_GRID[1] * tile.pixels)),
         )
+        # Launches without products of bytes have a text of their own: `is_unsigned` looks at it.
+        before = (
+            replace(each, text=kernel_text("space_to_depth_kernel")) for each in source.calls
+        )
         module = _module("conv_int8_kernel", finish, text)
-        if source.calls:
-            module = kernel_text("space_to_depth_kernel") + module
         return hand_variant(
-            form.signature, (*source.calls, call), module, conditions, is_aligned=is_aligned,
+            form.signature, (*before, call), module, conditions, is_aligned=is_aligned,
             architectures=None if is_aligned else UNALIGNED_ARCHITECTURES, scratch=source.scratch,
         )  # fmt: skip
 
