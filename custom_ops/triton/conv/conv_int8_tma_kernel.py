@@ -23,8 +23,8 @@ def conv_int8_box_kernel(
     """Write `finish(conv(x, w))` of a box of pixels and some channels.
 
     Args:
-        x: A map of uint8 [IMAGES, H / SH, SH, W / SW, SW * C]: a copy takes neighbours, and those
-            that a window with strides reads are neighbours in this.
+        x: A map of uint8 [IMAGES, H / SH, SH, W / SW, SW * C], in which a window with strides
+            reads neighbours, as a copy does.
         w: One of int8 [OUT, KH * KW, C].
         y: One of [IMAGES, ROWS, COLUMNS, OUT].
         BI: Images of a box, of BH x BW pixels each.
