@@ -61,8 +61,9 @@ bool MultiplyByLibrary(const Op& op, const ort::KernelContext* context, const Or
   void* handle = HandleOf(op, context);
   if (handle == nullptr) return false;
   const float one = 1.0f, zero = 0.0f;
+  const void* const weight = product.weight < 0 ? scratch[-1 - product.weight] : run.data[product.weight];
   return gemm(handle, kTransposed, kPlain, product.columns, static_cast<int32_t>(rows), product.depth, &one,
-              scratch[product.weight], type, product.depth, run.data[product.x], type, product.depth, &zero,
+              weight, type, product.depth, run.data[product.x], type, product.depth, &zero,
               run.data[product.y], type, product.columns, kSumsInFloat, kAnyAlgorithm) == 0;
 }
 

@@ -120,7 +120,7 @@ typedef struct OrtkitCeilDiv {
 /* y = x w^T in half precision: cuBLAS computes it where ONNX Runtime has it, else the step's code. */
 typedef struct OrtkitProduct {
   int32_t x;       /* tensor, [rows, depth] */
-  int32_t weight;  /* block of scratch, [columns, depth], of x's type */
+  int32_t weight;  /* tensor, [columns, depth]; block n of scratch, of x's type: -1 - n */
   int32_t y;       /* tensor, [rows, columns] */
   int32_t columns;
   int32_t depth;

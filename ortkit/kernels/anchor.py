@@ -43,6 +43,7 @@ class ProductSizes:
         count: Of a batch, with a matrix for each; None where it is not known.
         is_merged: Whether both matrices of a pair are one in the graph.
         is_narrow: Whether the rows have as few bits as the matrix.
+        is_token: Whether rows, whose number is not known, are a prompt or one token.
     """
 
     rows: int | None
@@ -55,6 +56,7 @@ class ProductSizes:
     count: int | None = 1
     is_merged: bool = False
     is_narrow: bool = False
+    is_token: bool = False
 
 
 #: Given a level and sizes: nanoseconds before and after; None where no kernel is faster.

@@ -98,7 +98,8 @@ class Product:
 
     Args:
         x: Number of the tensor [rows, depth], inputs first.
-        weight: Number of the scratch block [columns, depth], in elements of x's type.
+        weight: Number of the tensor [columns, depth], inputs first; of the scratch block n, which
+            has elements of x's type, it is -1 - n.
         y: Number of the tensor [rows, columns].
         rows: M.
         columns: N.

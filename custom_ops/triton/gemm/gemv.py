@@ -34,6 +34,7 @@ from ..alignment import for_any_alignment
 from .gemm import TiledProduct, fits
 from .gemm_cost import Times, batched_ns, merged_ns, tiled_ns
 from .gemv_tiles import Strip, strip_of
+from .token import TokenProduct, is_of_tokens, token_ns
 
 # Time of a launch in ns, and bytes of the weight per ns; time of a norm prologue in ns.
 _THEIRS, _OURS, _NORM_NS = (3400.0, 3000.0), (2300.0, 2850.0), 300.0
@@ -86,7 +87,9 @@ class RowProduct:
         return call, text
 
 
-def match(signature: RegionSignature) -> RowProduct | TiledProduct | Refused | None:
+def match(
+    signature: RegionSignature,
+) -> RowProduct | TokenProduct | TiledProduct | Refused | None:
     """Return the region as products of rows and matrices; None if it is something else."""
     found = read_products(signature)
     if found is None or isinstance(found, Refused):
@@ -100,11 +103,13 @@ def match(signature: RegionSignature) -> RowProduct | TiledProduct | Refused | N
     count = 1 if found.batch is None else found.batch.count.static or 1
     if not fits(found.columns) or count > MAX_GRID[2]:
         return Refused("products of too many columns, or too many products")
-    return TiledProduct(found)
+    return TokenProduct(found) if is_of_tokens(found) else TiledProduct(found)
 
 
 def estimate(_: str, sizes: ProductSizes) -> Times | None:
     """Return the times of products of rows and constant matrices; see `Anchor`."""
+    if sizes.is_token and (found := token_ns(sizes)) is not None:
+        return found
     found = _row_ns(sizes) if sizes.rows == 1 else tiled_ns(sizes)
     return (merged_ns(sizes), found[1]) if found is not None and sizes.is_merged else found
 

@@ -232,7 +232,7 @@ class NBitsGemm:
             ((of.rows, rows), (Extent(of.columns), columns), (ONE, 1)), 4, stages,
             text=kernel_text("gemm_kernel")
             + epilogue_text("epilogue", Epilogue((), ()), MOST_OPERANDS + 1),
-            product=Product(of.x, 0, y.index, of.rows, of.columns, of.depth),
+            product=Product(of.x, -1, y.index, of.rows, of.columns, of.depth),
         )  # fmt: skip
         rows, columns = _AFTER
         finish = Call(

@@ -30,6 +30,12 @@ HALF_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 #: Most nodes of an epilogue, and most additional operands that they read.
 MAX_EPILOGUE_OPS, MAX_EPILOGUE_READS = 8, 4
 NORMS = where(row_norm=True)
+#: Operators that may have keys from before, and which of their inputs these are.
+_PAST_KEYS = {
+    ("com.microsoft", "GroupQueryAttention"): 3,
+    ("com.microsoft", "MultiHeadAttention"): 6,
+    ("", "Attention"): 4,
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,11 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
         prediction = predict(scope, anchor, sizes_of(scope, chain, norm))
         if prediction is None and norm is not None:
             norm, prediction = None, predict(scope, anchor, sizes_of(scope, chain, None))
+        if prediction is None and chain.epilogue:
+            # What is faster for one row without what follows it.
+            chain = EpilogueChain((node,), (), node.outputs[0])
+            sizes = sizes_of(scope, chain, None)
+            prediction = predict(scope, anchor, sizes) if sizes.is_token else None
         if prediction is None:
             continue
         region = search.region([*(() if norm is None else (norm,)), *chain.nodes], anchor.kind)
@@ -144,12 +155,18 @@ def takes_sum(scope: Scope, product: ir.Node) -> bool:
 def prefers_transposed_weight(scope: Scope, product: ir.Node) -> bool:
     """Say whether a matmul goes into a kernel that is faster with a transposed weight."""
     chain = epilogue_chain_of(scope, product, set())
-    return _gains(scope, sizes_of(scope, chain, norm_prologue(chain, set())))
+    sizes = sizes_of(scope, chain, norm_prologue(chain, set()))
+    if not sizes.is_token:
+        return _gains(scope, sizes)
+    if predict(scope, load(_ROWS_AND_MATRIX), replace(sizes, is_normed=False)) is None:
+        sizes = sizes_of(scope, EpilogueChain((product,), (), product.outputs[0]), None)
+    return _gains(scope, replace(sizes, is_normed=False))
 
 
 def _gains(scope: Scope, sizes: ProductSizes) -> bool:
-    """Say whether a product of a single row gains enough to be a region."""
-    found = predict(scope, load(_ROWS_AND_MATRIX), sizes) if sizes.rows == 1 else None
+    """Say whether a product of what may be a single row gains enough to be a region."""
+    is_row = sizes.rows == 1 or (sizes.is_token and sizes.epilogue_ops <= sizes.biases)
+    found = predict(scope, load(_ROWS_AND_MATRIX), sizes) if is_row else None
     return found is not None and found.gain >= MINIMUM_GAIN
 
 
@@ -363,10 +380,23 @@ def sizes_of(scope: Scope, chain: EpilogueChain, norm: ir.Node | None) -> Produc
     assert isinstance(columns, int)
     assert isinstance(depth, int)
     biases = sum(_is_bias(scope, chain, node) for node in chain.epilogue)
+    count = known_product(leading)
     return ProductSizes(
-        known_product(leading), depth, columns, len(chain.products), len(chain.epilogue), biases,
-        norm is not None,
+        count, depth, columns, len(chain.products), len(chain.epilogue), biases, norm is not None,
+        is_token=count is None and reads_caches(scope),
     )  # fmt: skip
+
+
+def reads_caches(scope: Scope) -> bool:
+    """Say whether a graph is a decoder's step: it has attention over keys from before.
+
+    Its rows are those of a prompt or of one token.
+    """
+    for node in scope.root:
+        past = _PAST_KEYS.get((node.domain, node.op_type))
+        if past is not None and len(node.inputs) > past and node.inputs[past] is not None:
+            return True
+    return False
 
 
 def known_product(sizes: Sequence[Size]) -> int | None:

@@ -265,7 +265,9 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
 def _check_product(where: str, product: Product, tensors: int, scratch: int) -> None:
     """Raise unless a product is of tensors and scratch memory that are there."""
     is_present = (
-        0 <= product.x < tensors and 0 <= product.y < tensors and 0 <= product.weight < scratch
+        0 <= product.x < tensors
+        and 0 <= product.y < tensors
+        and -scratch <= product.weight < tensors
     )
     if not is_present or not 0 < product.columns < 2**31 or not 0 < product.depth < 2**31:
         raise InternalError(f"{where} has a product of what is not there")

@@ -239,7 +239,7 @@ def test_what_cublas_computes_is_what_the_kernel_does() -> None:
     (source,) = (variant for variant in variants_of(case.signature()) if len(variant.steps) == 3)
     found = [step.product for step in source.variant([0, 0, 0]).steps]
     rows = Extent(1, ("s0", "s1"))
-    assert found == [None, Product(x=0, weight=0, y=3, rows=rows, columns=48, depth=96), None]
+    assert found == [None, Product(x=0, weight=-1, y=3, rows=rows, columns=48, depth=96), None]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""Products of a language model's rows and a matrix: a prompt or one token, known in a run.
+
+One row has the kernel of `gemv`, which reads the matrix from memory at more than cuBLAS does. More
+rows are multiplied by cuBLAS, as ONNX Runtime multiplies them.
+
+One row on an H200, float16, in CUDA graphs, matrices of 300 MB in rotation (2026-11-29), us:
+
+| columns x depth | cuBLAS | ours |
+| --- | ---: | ---: |
+| 2,048 x 2,048 | 5.9 | 4.0 |
+| 3,072 x 2,048 | 6.0 | 4.5 |
+| 2,048 x 8,192 | 13.3 | 10.7 |
+| 4,096 x 4,096 | 12.7 | 9.5 |
+| 6,144 x 4,096 | 16.3 | 13.3 |
+| 4,096 x 14,336 | 30.8 | 30.3 |
+| 32,000 x 2,048 | 33.2 | 30.7 |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortkit.kernels.anchor import ProductSizes
+from ortkit.kernels.cuda import Condition, Product
+from ortkit.kernels.sizes import ONE, Extent
+from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+
+from ...forms.conv_half import epilogue_text
+from ...forms.epilogue import Epilogue
+from ...forms.gemm import MOST_OPERANDS, Products
+from ..alignment import UNALIGNED_ARCHITECTURES
+from ..conv.conv_tiles import power
+from .gemm_cost import Times
+
+#: Of one row: columns of a block, depth of a step, warps. Of 11 others none was faster for more
+#: than one of the seven matrices above.
+_COLUMNS, _DEPTH, _WARPS = 1, 2048, 4
+#: Positions of rows have 32 bits.
+_MOST_ROWS = 2**31 - 1 - 256
+#: Without cuBLAS: tiles of the product, and the stages of their loop; what follows it.
+_TILE, _STAGES, _AFTER = (64, 128, 32), 3, (8, 256)
+#: An operand of the epilogue, as kernels have it: none, or a row.
+_NONE, _ROW = range(2)
+#: Nanoseconds of a product, cuBLAS's and ours, and bytes of the matrix per nanosecond.
+_THEIRS_NS, _OURS_NS, _BYTES_PER_NS = 4800.0, 2200.0, 4500.0
+_HALF_BYTES = 2
+
+
+@dataclass(frozen=True)
+class TokenProduct:
+    """One product of rows, of which there may be one, with rows added behind."""
+
+    form: Products
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return the launch of one row, those of more, and that of tensors at any address."""
+        return self._token(), self._prompt(), self._unaligned()
+
+    def _token(self) -> VariantSource:
+        form, depth = self.form, min(_DEPTH, power(self.form.depth))
+        arguments: tuple[Passed, ...] = (
+            Tensor(form.x), None, None, *[Tensor(form.weights[0])] * 2, *self._reads(), self._y(),
+            form.columns, form.depth, 0.0, False, _COLUMNS, depth, depth, False,
+        )  # fmt: skip
+        grid = ((form.rows * Extent(form.columns), _COLUMNS), (ONE, 1), (ONE, 1))
+        call = Call("gemv_kernel", arguments, grid, _WARPS, stages=1)
+        one = (Condition(form.rows, at_most=1),)
+        return hand_variant(form.signature, [call], self._text("gemv_kernel"), one)
+
+    def _prompt(self) -> VariantSource:
+        form = self.form
+        product = Product(
+            form.x, form.weights[0], self._y().index, form.rows, form.columns, form.depth
+        )
+        rows, columns = _AFTER
+        finish = Call(
+            "nbits_epilogue_kernel",
+            (*self._reads(), self._y(), Size(form.rows), form.columns, rows, columns,
+             *self._kinds()),
+            ((form.rows, rows), (Extent(form.columns), columns), (ONE, 1)), 4,
+            text=self._text("nbits_kernel", "nbits_epilogue_kernel"),
+        )  # fmt: skip
+        calls = [self._tiled(product), *([finish] if form.epilogue.steps else [])]
+        return hand_variant(form.signature, calls, "", self._conditions())
+
+    def _unaligned(self) -> VariantSource:
+        return hand_variant(
+            self.form.signature, [self._tiled(None)], "", self._conditions(), is_aligned=False,
+            architectures=UNALIGNED_ARCHITECTURES,
+        )  # fmt: skip
+
+    def _tiled(self, product: Product | None) -> Call:
+        """Return the launch of a product that cuBLAS computes where there is one, or of all."""
+        form, weight = self.form, Tensor(self.form.weights[0])
+        rows, columns, _ = _TILE
+        epilogue = form.epilogue if product is None else Epilogue((), ())
+        reads = [Tensor(form.x) if read is None else read for read in self._reads()]
+        kinds = self._kinds() if product is None else (_NONE,) * MOST_OPERANDS
+        arguments: tuple[Passed, ...] = (
+            Tensor(form.x), weight, weight, *reads, self._y(), Size(form.rows), form.columns,
+            form.depth, *_TILE, True, False, False, *kinds, None,
+        )  # fmt: skip
+        return Call(
+            "gemm_kernel", arguments,
+            ((form.rows, rows), (Extent(form.columns), columns), (ONE, 1)), 4, _STAGES,
+            text=kernel_text("gemm_kernel")
+            + epilogue_text("epilogue", epilogue, MOST_OPERANDS + 1),
+            product=product,
+        )  # fmt: skip
+
+    def _y(self) -> Tensor:
+        return Tensor(len(self.form.signature.inputs))
+
+    def _reads(self) -> tuple[Passed, ...]:
+        """Return the operands of the epilogue, and None for those that are missing."""
+        return (*map(Tensor, self.form.reads), *[None] * (MOST_OPERANDS - len(self.form.reads)))
+
+    def _kinds(self) -> tuple[int, ...]:
+        """Return how large these operands are."""
+        count = len(self.form.reads)
+        return (*[_ROW] * count, *[_NONE] * (MOST_OPERANDS - count))
+
+    def _conditions(self) -> tuple[Condition, ...]:
+        return (Condition(self.form.rows, at_most=_MOST_ROWS),)
+
+    def _text(self, *names: str) -> str:
+        text = "".join(map(kernel_text, names))
+        return text + epilogue_text("epilogue", self.form.epilogue, MOST_OPERANDS + 1)
+
+
+def is_of_tokens(form: Products) -> bool:
+    """Say whether products are one of a number of rows that is not known, with rows added."""
+    if form.rows.static is not None or form.batch is not None or form.norm is not None:
+        return False
+    if len(form.weights) > 1 or not form.is_transposed or form.is_lhs_transposed:
+        return False
+    inputs = form.signature.inputs
+    are_rows = all(inputs[read].shape[:-1] in ((), (1,), (1, 1)) for read in form.reads)
+    return are_rows and all(step.op_type == "Add" for step in form.epilogue.steps)
+
+
+def token_ns(sizes: ProductSizes) -> Times | None:
+    """Return the times of one row by a matrix; None for what there is no such kernel for."""
+    if sizes.products > 1 or sizes.is_normed or sizes.epilogue_ops > sizes.biases:
+        return None
+    read = _HALF_BYTES * float(sizes.depth * sizes.columns) / _BYTES_PER_NS
+    return _THEIRS_NS + read, _OURS_NS + read
