@@ -26,6 +26,7 @@ from scripts.benches.output import Cell
 _RNG = np.random.default_rng(0)
 #: A prime number of random ones: matrices repeat them, shifted from row to row.
 _POOL = _RNG.standard_normal(1_000_003, np.float32)
+_SHIFT = 7919
 _BLOCK, _WORDS, _ROOM, _EACH, _TURNS = 32, 32000, 4096, 10, 8
 
 
@@ -90,7 +91,9 @@ class _Writer:
         return name
 
     def _half(self, *shape: int, scale: float = 1.0) -> str:
-        return self._keep(np.resize((_POOL * np.float32(scale)).astype(np.float16), shape))
+        # No two are equal: what two products of equal matrices make would be computed once.
+        begun = np.roll(_POOL, _SHIFT * len(self._held))
+        return self._keep(np.resize((begun * np.float32(scale)).astype(np.float16), shape))
 
     def _product(self, x: str, depth: int, columns: int) -> str:
         if self._of.bits == 16:

@@ -76,11 +76,12 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
         prediction = predict(scope, anchor, sizes_of(scope, chain, norm))
         if prediction is None and norm is not None:
             norm, prediction = None, predict(scope, anchor, sizes_of(scope, chain, None))
-        if prediction is None and chain.epilogue:
-            # What is faster for one row without what follows it.
-            chain = EpilogueChain((node,), (), node.outputs[0])
-            sizes = sizes_of(scope, chain, None)
-            prediction = predict(scope, anchor, sizes) if sizes.is_token else None
+        if chain.epilogue and (prediction is None or prediction.gain < MINIMUM_GAIN):
+            # What may be faster for one row without what follows it.
+            alone = EpilogueChain((node,), (), node.outputs[0])
+            sizes = sizes_of(scope, alone, None)
+            if sizes.is_token and (found := predict(scope, anchor, sizes)) is not None:
+                chain, norm, prediction = alone, None, found
         if prediction is None:
             continue
         region = search.region([*(() if norm is None else (norm,)), *chain.nodes], anchor.kind)
@@ -158,15 +159,16 @@ def prefers_transposed_weight(scope: Scope, product: ir.Node) -> bool:
     sizes = sizes_of(scope, chain, norm_prologue(chain, set()))
     if not sizes.is_token:
         return _gains(scope, sizes)
-    if predict(scope, load(_ROWS_AND_MATRIX), replace(sizes, is_normed=False)) is None:
-        sizes = sizes_of(scope, EpilogueChain((product,), (), product.outputs[0]), None)
-    return _gains(scope, replace(sizes, is_normed=False))
+    found = predict(scope, load(_ROWS_AND_MATRIX), replace(sizes, is_normed=False))
+    if found is None or found.gain < MINIMUM_GAIN:
+        alone = EpilogueChain((product,), (), product.outputs[0])
+        found = predict(scope, load(_ROWS_AND_MATRIX), sizes_of(scope, alone, None))
+    return found is not None and found.gain >= MINIMUM_GAIN
 
 
 def _gains(scope: Scope, sizes: ProductSizes) -> bool:
-    """Say whether a product of what may be a single row gains enough to be a region."""
-    is_row = sizes.rows == 1 or (sizes.is_token and sizes.epilogue_ops <= sizes.biases)
-    found = predict(scope, load(_ROWS_AND_MATRIX), sizes) if is_row else None
+    """Say whether a product of a single row gains enough to be a region."""
+    found = predict(scope, load(_ROWS_AND_MATRIX), sizes) if sizes.rows == 1 else None
     return found is not None and found.gain >= MINIMUM_GAIN
 
 

@@ -36,7 +36,9 @@ CASES = {
     "nothing else": PLAIN,
     "a matrix as it lies": replace(PLAIN, body="y = MatMul (x, a)", inputs="xa"),
     "several axes": replace(PLAIN, rows=(3, 1, 41)),
-    "rows that are not known": replace(PLAIN, rows=("n", 7)),
+    "rows that are not known": replace(
+        PLAIN, rows=("n", 7), body="y = MatMul (x, a)", inputs="xa"
+    ),
     "narrow": replace(PLAIN, columns=8, depth=8),
     "bias, GELU and a residual": replace(PLAIN, body=GELU, inputs="xwbr"),
     "GELU by tanh": replace(
