@@ -252,7 +252,7 @@ class CpuLowering:
         self.chosen, self.returned = replace(self.chosen, choice=choice), {}
 
     def settle(self, variants: Sequence[Variant], states: Sequence[State]) -> int:
-        """Lower what makes the fastest of several results; the first one where that is open.
+        """Lower what makes the fastest of several results.
 
         Args:
             variants: The results.
@@ -270,8 +270,7 @@ class CpuLowering:
             return 0
         self.restore(states[found.index])
         if found.index and self.chosen is not None:
-            before, after = found.milliseconds[0], found.milliseconds[found.index]
-            why = f"the whole model takes {after:.3g} ms instead of {before:.3g} ms so"
+            why = f"the whole model takes {found.ratios[found.index]:.2f} of the time so"
             reasons = dict.fromkeys(self._lowered(), why)
             self.chosen = replace(self.chosen, reasons=reasons)
         return found.index

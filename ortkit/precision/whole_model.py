@@ -15,6 +15,8 @@ from ortkit.verify.exchange import read_values
 
 #: Where the noise leaves it open, this part of the time must be saved.
 _MUCH = 0.05
+#: The part of the time by which one of several choices must be faster than the first.
+_LITTLE = 0.02
 _SECONDS, _TIMEOUT_SECONDS = 3.0, 300.0
 
 
@@ -35,8 +37,8 @@ class Fastest:
     """Which of several models is the fastest."""
 
     index: int
-    milliseconds: tuple[float, ...]
-    """Medians of all."""
+    ratios: tuple[float, ...]
+    """The time of each, by the first one's: medians of the ratios of turns."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def time_whole(
 
 
 def fastest(variants: Sequence[Variant], feeds: Path, folder: Path, threads: int) -> Fastest | str:
-    """Time several models in turns; where the noise leaves it open, the first one counts.
+    """Time several models in turns; the first one counts unless another is faster by 2 %.
+
+    A busy machine is slow for whole turns, so that the times of one turn are compared.
 
     Args:
         variants: The models.
@@ -88,10 +92,12 @@ def fastest(variants: Sequence[Variant], feeds: Path, folder: Path, threads: int
     found = _timed(variants, feeds, folder, threads)
     if isinstance(found, str):
         return found
-    times = found.medians_ms
-    best = min(range(len(times)), key=lambda index: times[index])
-    is_open = speedup(found.seconds[0], found.seconds[best]).direction != "faster"
-    return Fastest(0 if is_open else best, tuple(times))
+    ratios = [
+        statistics.median(one / first for one, first in zip(times, found.seconds[0], strict=False))
+        for times in found.seconds
+    ]
+    best = min(range(len(ratios)), key=lambda index: ratios[index])
+    return Fastest(best if ratios[best] < 1 - _LITTLE else 0, tuple(ratios))
 
 
 def _timed(variants: Sequence[Variant], feeds: Path, folder: Path, threads: int) -> _Timed | str:

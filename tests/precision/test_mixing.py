@@ -20,6 +20,7 @@ from ortkit.precision.gains import Gain
 from ortkit.precision.harms import groups_of, shared
 from ortkit.precision.mixing import mixed_order, slower_in_int8
 from ortkit.precision.trials import FLAGS, switched_model
+from ortkit.runtime.timing.variants import Variant
 from ortkit.targets.cpu import has_bf16, native_level
 from tests.precision.helpers import floats, model_of, off_by, products_of, run
 
@@ -48,7 +49,7 @@ def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def choose_fastest(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
-    found = whole_model.Fastest(index, (2.0, 1.0, 3.0))
+    found = whole_model.Fastest(index, (1.0, 0.5, 1.5))
     monkeypatch.setattr(lowering, "fastest", lambda *_: found)
 
 
@@ -157,7 +158,7 @@ def test_a_model_that_is_faster_in_bfloat16_is_in_bfloat16(
     result = found.report.precision
     assert result is not None
     reasons = {node.reason for node in result.nodes}
-    assert reasons == {"in bfloat16: the whole model takes 1 ms instead of 2 ms so"}
+    assert reasons == {"in bfloat16: the whole model takes 0.50 of the time so"}
     assert (result.error or 1) < 0.01
     assert result.taken == 4 < max(point.lowered for point in result.curve)
     assert "DynamicQuantizeLinear" not in found.report.after.ops
@@ -287,6 +288,30 @@ def test_products_of_one_tensor_are_quantized_once() -> None:
     )
     model = model_of(text, w=floats(768, 512), v=floats(768, 64))
     assert not slower_in_int8(products_of(model), Shapes.infer(model), 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "index"),
+    [
+        # The machine was slow for some turns.
+        (((1.0, 3.0, 1.0, 3.0), (0.9, 2.7, 0.9, 2.8)), 1),
+        (((1.0, 3.0, 1.0, 3.0), (0.99, 3.1, 0.98, 2.98)), 0),
+        (((1.0, 1.0), (0.9, 0.9), (0.8, 0.8)), 2),
+        (((1.0, 1.0), (1.4, 1.4), (1.2, 1.2)), 0),
+    ],
+)
+def test_the_fastest_is_the_one_of_most_turns(
+    seconds: tuple[tuple[float, ...], ...],
+    index: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed = whole_model._Timed(seconds)
+    monkeypatch.setattr(whole_model, "_timed", lambda *_: timed)
+    variants = [Variant(tmp_path / f"{number}.onnx") for number in range(len(seconds))]
+    found = whole_model.fastest(variants, tmp_path, tmp_path, 1)
+    assert isinstance(found, whole_model.Fastest)
+    assert found.index == index
 
 
 def test_products_that_are_alike_share_their_harm() -> None:
