@@ -97,12 +97,18 @@ const OrtkitCudaKernel kNotMapped = {2, kNotMappedVariants};
 // A product of X and scratch memory, in half precision.
 constexpr int32_t kHalf = 10;
 const OrtkitTensor kHalves[] = {{"X", kHalf, 2, kRows}, {"W", kHalf, 1, kRow}, {"Y", kHalf, 2, kRows}};
-const OrtkitProduct kProduct = {0, 1, 2, 8, 16, kSizeA};
+const OrtkitProduct kProduct = {0, -2, 2, 8, 16, kSizeA};  // of scratch 1
 const OrtkitArgument kProductArguments[] = {Tensor(0), Scratch(0), Scratch(1), kNull, kNull};
 const OrtkitStep kProductSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kProductArguments, 1, kMappedImages, 0, nullptr, &kProduct}};
 const OrtkitExtent kProductScratch[] = {{1000, 0, nullptr}, {5000, 0, nullptr}};
 const OrtkitVariant kProductVariants[] = {{0, nullptr, 0, 1, kProductSteps, 2, kProductScratch}};
 const OrtkitCudaKernel kMultiplied = {1, kProductVariants};
+
+// The same of X and W.
+const OrtkitProduct kProductOfInputs = {0, 1, 2, 8, 16, kSizeA};
+const OrtkitStep kProductOfInputsSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kProductArguments, 1, kMappedImages, 0, nullptr, &kProductOfInputs}};
+const OrtkitVariant kProductOfInputsVariants[] = {{0, nullptr, 0, 1, kProductOfInputsSteps, 2, kProductScratch}};
+const OrtkitCudaKernel kMultipliedInputs = {1, kProductOfInputsVariants};
 
 // What a device, a driver or a run may not take.
 const OrtkitArgument kWideArguments[] = {Tensor(0), Size32({1 << 20, 2, kAB})};
@@ -164,6 +170,7 @@ const OrtkitOp kOps[] = {
     Op("fresh", nullptr, &kFresh), Op("huge", nullptr, &kHuge), Op("mapped", nullptr, &kMapped),
     Op("missing", nullptr, &kMissing),
     {"multiplied", "0", 2, kSymbols, 2, 1, kHalves, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, 0, nullptr, nullptr, &kMultiplied},
+    {"multiplied_inputs", "0", 2, kSymbols, 2, 1, kHalves, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, 0, nullptr, nullptr, &kMultipliedInputs},
     Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("not_mapped", nullptr, &kNotMapped),
     Op("old", nullptr, &kOld),
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
@@ -294,7 +301,7 @@ bool NothingIsLeft() {
 
 // ---- tests
 constexpr char kAllForCuda[] =
-    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda multiplied@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
+    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda multiplied@cuda multiplied_inputs@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
 constexpr char kAllForCpu[] = "add cpu_only only_90 ";
 
 void ASessionGetsTheKernelsOfItsTarget() {
@@ -445,6 +452,15 @@ void ProductsAreCublasWhereItIs() {
   *result = 0;
   run(nullptr);
   EXPECT(launched == std::vector<std::string>{"mapped 3x1x1 32 0"});
+  ort::Value x(kHalf, {3, 8}, 2), w(kHalf, {8}, 2);
+  ort::KernelContext context;
+  context.inputs = {&x, &w};
+  context.output_types = {kHalf};
+  context.outputs = {nullptr};
+  context.stream = &stream_of_runs;
+  context.blas = &handle;
+  EXPECT_TEXT(session.Run("multiplied_inputs", &context), "");
+  EXPECT(asked->places[1] == w.data && asked->places[2] == x.data);
   EXPECT(NothingIsLeft());
 }
 
