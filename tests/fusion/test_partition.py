@@ -130,6 +130,17 @@ def test_what_may_be_no_member(body: str, reason: str) -> None:
     assert any(reason in miss.reason for miss in scope.log.misses), scope.log.misses
 
 
+def test_a_convolution_of_another_region_has_no_blocked_layout() -> None:
+    text = f"""{HEAD} g (float[n, 2, 8, 8] x) => (z) <float[2, 2, 1, 1] k = {{1, 1, 1, 1}}>
+        {{ c = Conv (x, k)  a = Tanh (x)  z = Add (a, c) }}"""
+    scope = scope_of(from_text(text))
+    conv, *others = scope.model.graph
+    assert partition(scope, scope.model.graph).refused == (
+        (others[-1], "ONNX Runtime keeps it in the blocked layout of its convolutions"),
+    )
+    assert partition(scope, scope.model.graph, {conv}).groups == (tuple(others),)
+
+
 def test_an_activation_that_the_convolution_computes_stays_with_it() -> None:
     text = """g (float[n, 2, 8] x) => (z, y) <float[2, 2, 1] k = {1, 1, 1, 1}>
         { a = Conv (x, k)  z = Relu (a)  b = Conv (x, k)  y = Gelu (b) }"""

@@ -17,6 +17,7 @@ from region_models import accept, find, scope_of
 from ortkit.fusion.conv.chains import find_chains
 from ortkit.fusion.conv.cost import block_cost
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.ort_costs import ORT_NS, ROW_NS
 from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.kernels.conv_anchor import ConvSizes
 from ortkit.kernels.tuning.calibration import Calibration, machine, save_calibration
@@ -237,3 +238,21 @@ def test_a_transpose_that_a_product_takes_as_it_is_costs_nothing() -> None:
         return found.prediction.before_ns
 
     assert before([0, 2, 1]) < before([1, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("norm", "rows"),
+    [
+        ("LayerNormalization (x, one)", 64 * 32),
+        ("LayerNormalization <axis = 1> (x, one)", 64),
+        ("Softmax (x)", 64 * 32),
+        ("Softmax <axis = 1> (x)", 64 * 16),
+    ],
+)
+def test_onnx_runtime_takes_time_for_each_row_of_a_norm(norm: str, rows: int) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 23]>
+        g (float[64, 32, 16] x, float[1] one) => (y) {{ y = {norm} }}"""
+    (found,) = find(scope_of(ir.from_proto(onnx.parser.parse_model(text))), accept, CostModel)
+    op = norm.split()[0]
+    expected = Calibration().node_ns + 64 * 32 * 16 * ORT_NS[op] + rows * ROW_NS[op]
+    assert found.prediction.before_ns == pytest.approx(expected)

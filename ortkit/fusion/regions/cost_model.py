@@ -12,7 +12,12 @@ from ortkit.fusion.regions.access import RESHAPES, access_of
 from ortkit.fusion.regions.bodies import is_runtime_own
 from ortkit.fusion.regions.epilogue_ops import RUNTIME_APPLIES
 from ortkit.fusion.regions.members import EPILOGUES, is_reshape
-from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS, GENERAL_POW_NS, ORT_NS
+from ortkit.fusion.regions.ort_costs import (
+    ARITHMETIC_NS,
+    GENERAL_POW_NS,
+    ORT_NS,
+    ROW_NS,
+)
 from ortkit.fusion.regions.parameters import parameter_inputs
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.constants import constant_array
@@ -21,6 +26,7 @@ from ortkit.kernels.anchor import NOMINAL_SIZE
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.region.reader import POWERS
 from ortkit.kernels.tuning.calibration import Calibration, load_calibration
+from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.catalog import load
 from ortkit.targets.cpu import native_level
@@ -40,6 +46,7 @@ OPERATIONS = {
 }  # fmt: skip
 #: Views that leave elements out.
 _CUTS = frozenset({"Gather", "Slice", "Split"})
+_ROW_NORMS = where(row_norm=True)
 #: The standard op that stands for one of ONNX Runtime's own.
 _LIKE = {"BiasGelu": "Gelu", "FastGelu": "Gelu", "QuickGelu": "Swish"}
 
@@ -197,8 +204,23 @@ class CostModel:
         moved = self._bytes([*data, *node.outputs])
         if self.is_gemm_bias(node):
             return self._bytes(node.outputs) / rate
-        computing = self._work(node) * self._element_ns(node)
+        computing = self._work(node) * self._element_ns(node) + self._rows_ns(node)
         return self._calibration.node_ns + max(computing, moved / rate)
+
+    def _rows_ns(self, node: ir.Node) -> float:
+        """Return what ONNX Runtime's kernel takes for rows, beside their elements."""
+        each = ROW_NS.get(node.op_type, 0.0)
+        return each * self._work(node) / max(self._row_length(node), 1) if each else 0.0
+
+    def _row_length(self, node: ir.Node) -> int:
+        """Return how many elements a norm or a softmax computes together, nominal."""
+        value = node.inputs[0]
+        shape = None if value is None else self._scope.shapes.shape(value)
+        if not shape:
+            return 1
+        axis = node.attributes.get_int("axis", -1)
+        sizes = shape[axis:] if node.op_type in _ROW_NORMS else shape[axis : axis + 1 or None]
+        return prod(nominal(size) for size in sizes)
 
     def _element_ns(self, node: ir.Node) -> float:
         if node.op_type == "Pow":

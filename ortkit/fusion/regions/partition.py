@@ -77,11 +77,7 @@ class _Partitioner:
 
     def run(self) -> Partition:
         for node in self._nodes:
-            access = self._members.access(node)
-            if isinstance(access, Refused):
-                self._refused.append((node, access.reason))
-                access = None
-            self._access[node] = None if node in self._excluded else access
+            self._access[node] = None if node in self._excluded else self._judged(node)
         for index, node in enumerate(self._nodes):
             self._assign(index, node)
         groups: dict[int, _Group] = {}
@@ -93,6 +89,14 @@ class _Partitioner:
             tuple(self._nodes[index] for index in sorted(group.nodes)) for group in groups.values()
         )
         return Partition(made, tuple(self._refused))
+
+    def _judged(self, node: ir.Node) -> Access | None:
+        """Return the family of a node that may be a member; None, and noted why, for others."""
+        access = self._members.access(node)
+        if not isinstance(access, Refused):
+            return access
+        self._refused.append((node, access.reason))
+        return None
 
     def _group(self, node: ir.Node) -> _Group:
         group = self._group_of[node]
