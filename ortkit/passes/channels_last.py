@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import ClassVar
 
@@ -11,6 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.permutation import Permuted, is_contrib_unary, is_inverse, permuted
+from ortkit.analysis.pixel_blocks import (
+    PixelBlocks,
+    blocks_of,
+    exchange_of,
+    exchanged,
+    known_sizes,
+)
 from ortkit.analysis.pointwise_conv import is_pointwise
 from ortkit.analysis.transposed_resize import REASON, breaks_resize
 from ortkit.graph.analysis.value_names import CHANNELS_LAST
@@ -25,6 +33,7 @@ _NOMINAL = 64
 _ACTIVATIONS = where(activation=True)
 #: What is computed in any layout.
 _FREE = where(access="elementwise") | {"ReduceMean", "ReduceMax", "ReduceSum"}
+_BLOCKS = ("DepthToSpace", "SpaceToDepth")
 _AXES_INPUT_SINCE = 18
 
 
@@ -40,13 +49,16 @@ class ChannelsLast(GraphPass):
         u = Add(Add(MatMul(LayerNormalization(t), Wt), b), Transpose<perm = [0, 2, 3, 1]>(x))
 
     Nodes that read each other's images are taken together: 1x1 convolutions, which become
-    products, elementwise operators, halves of channels, means over an image. Depthwise
-    convolutions stay between Transposes, which are their kernel's layout.
+    products, elementwise operators, halves of channels, means over an image. DepthToSpace and
+    SpaceToDepth become Transposes that copy rows of a block, and the order of channels that a
+    DepthToSpace wants goes into the matrix before it. Depthwise convolutions stay between
+    Transposes, which are their kernel's layout.
 
     Skips:
         * Where more would be transposed than is now.
         * What a Resize reads that ONNX Runtime breaks as it moves a Transpose over it.
         * Other convolutions, which have kernels for blocked layouts.
+        * DepthToSpace and SpaceToDepth of images of unknown size.
         * CUDA, where nothing was measured with it.
 
     Source:
@@ -79,15 +91,20 @@ class _Member:
     Args:
         node: As it is.
         kind: `product` for a 1x1 convolution, `depthwise`, `activation` for one that alone reads
-            a depthwise convolution, `split`, `pool`, else `free`.
+            a depthwise convolution, `split`, `pool`, `blocks` for DepthToSpace and SpaceToDepth,
+            `exchange` for a Gather that transposes channels, else `free`.
         images: Its inputs that are images.
         plan: Of a free one, its counterpart.
+        blocks: What `blocks` moves.
+        sizes: Of `exchange`: height, width, and both parts of the channels.
     """
 
     node: ir.Node
     kind: str
     images: tuple[ir.Value, ...]
     plan: Permuted | None = None
+    blocks: PixelBlocks | None = None
+    sizes: tuple[int, int, int, int] | None = None
 
     @property
     def keeps(self) -> bool:
@@ -101,6 +118,8 @@ class _Part:
 
     scope: Scope
     nodes: list[_Member] = field(default_factory=list)
+    ordered: set[ir.Value] = field(default_factory=set)
+    """Results of products whose channels are in the order that a DepthToSpace wants."""
     nhwc: dict[ir.Value, ir.Value] = field(default_factory=dict)
     nchw: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """New results of what stays between Transposes."""
@@ -127,6 +146,9 @@ class _Part:
             elif value in own and set(value.consumers()) <= inside:
                 gain += self._elements(value)
         for member in self.nodes:
+            # ONNX Runtime moves single pixels in NCHW, rows of a block in NHWC.
+            if member.kind == "blocks":
+                gain += self._elements(member.images[0])
             for value in member.node.outputs:
                 outside = [node for node in value.consumers() if node not in inside]
                 ends = [node for node in outside if is_inverse(node, _TO_NCHW)]
@@ -184,7 +206,16 @@ class _Part:
             return
         read = {value: self._read(value, site) for value in member.images}
         if member.kind == "product":
-            self.nhwc[site.output] = _product(site, read[member.images[0]], name)
+            order = self._wanted_order(site)
+            self.nhwc[site.output] = _product(site, read[member.images[0]], name, order)
+        elif member.blocks is not None:
+            blocks = member.blocks
+            if member.images[0] in self.ordered:
+                blocks = replace(blocks, is_inner=False)
+            self.nhwc[site.output] = blocks.emit(site, read[member.images[0]], name)
+        elif member.sizes is not None:
+            image = read[member.images[0]]
+            self.nhwc[site.output] = exchanged(site, image, member.sizes, name)
         elif member.kind == "split":
             made_all = self.scope.insert(
                 node, "Split", [read[member.images[0]], *node.inputs[1:]],
@@ -206,6 +237,20 @@ class _Part:
             attributes.update(member.plan.attributes)
             made = site.op(node.op_type, inputs, attributes, domain=node.domain, name=name)
             self.nhwc[site.output] = made
+
+    def _wanted_order(self, site: Site) -> np.ndarray | None:
+        """Return the order of channels that the only reader wants, a DepthToSpace."""
+        if not site.only_use(site.output):
+            return None
+        blocks = self._blocks.get(next(iter(site.output.uses())).node)
+        if blocks is None or not blocks.is_inner:
+            return None
+        self.ordered.add(site.output)
+        return blocks.outer_order
+
+    @cached_property
+    def _blocks(self) -> dict[ir.Node, PixelBlocks]:
+        return {each.node: each.blocks for each in self.nodes if each.blocks is not None}
 
     def _read(self, value: ir.Value, site: Site) -> ir.Value:
         """Return an image in NHWC."""
@@ -274,6 +319,12 @@ def _member(site: Site, members: dict[ir.Node, _Member]) -> _Member | None:
     if own_type == "Split":
         is_own = site.int("axis", 0) in (1, -3) and images == (node.inputs[0],)
         return _Member(node, "split", first) if is_own else None
+    if own_type in _BLOCKS:
+        blocks = blocks_of(site)
+        return None if blocks is None else _Member(node, "blocks", first, blocks=blocks)
+    if own_type == "Gather":
+        sizes = _exchanged_sizes(site)
+        return None if sizes is None else _Member(node, "exchange", first, sizes=sizes)
     if own_type == "GlobalAveragePool":
         return _Member(node, "pool", first)
     if own_type and own_type not in _FREE:
@@ -306,13 +357,27 @@ def _is_depthwise(site: Site) -> bool:
     return groups > 1 and groups == image[1] == filters[0] and isinstance(image[3], int)
 
 
-def _product(site: Site, pixels: ir.Value, name: str) -> ir.Value:
-    """Multiply pixels by the matrix of a 1x1 convolution, and add its bias."""
-    weight = site.array(site.input(1))
+def _exchanged_sizes(site: Site) -> tuple[int, int, int, int] | None:
+    """Return height, width and both parts of the channels that a Gather transposes."""
+    known, indices = known_sizes(site, site.input(0)), site.array(site.input(1))
+    if known is None or indices is None or indices.ndim != 1 or site.int("axis", 0) not in (1, -3):
+        return None
+    pair = exchange_of([int(index) for index in indices]) if len(indices) == known[0] else None
+    return None if pair is None else (*known[1:], *pair)
+
+
+def _product(site: Site, pixels: ir.Value, name: str, order: np.ndarray | None = None) -> ir.Value:
+    """Multiply pixels by the matrix of a 1x1 convolution, and add its bias.
+
+    `order` says which filter makes each channel; None: the filters' own order.
+    """
+    weight, bias = site.array(site.input(1)), site.input(2)
     assert weight is not None, "the weight of a member is a constant"
+    if order is not None:
+        weight, numbers = weight[order], site.array(bias)
+        bias = None if numbers is None else site.constant(numbers[order])
     matrix = np.ascontiguousarray(weight.reshape(weight.shape[:2]).T)
     constant = site.constant(matrix, f"{site.output.name}/matrix")
-    bias = site.input(2)
     if bias is None:
         return site.op("MatMul", [pixels, constant], name=name)
     return site.op("Add", [site.op("MatMul", [pixels, constant]), bias], name=name)
