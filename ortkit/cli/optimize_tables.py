@@ -64,7 +64,8 @@ def show_tables(report: Report) -> None:
     columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
     show.table("", columns, _regions(report))
     where = traits_of(report.target).predicted_on
-    show.line(f"predicted for each place, {where}; sizes that are not known count as 128")
+    sizes = "sizes that are not known count as 128, the first as 1 where a kernel pays only then"
+    show.line(f"predicted for each place, {where}; {sizes}")
     show.line()
 
 

@@ -256,3 +256,13 @@ def test_onnx_runtime_takes_time_for_each_row_of_a_norm(norm: str, rows: int) ->
     op = norm.split()[0]
     expected = Calibration().node_ns + 64 * 32 * 16 * ORT_NS[op] + rows * ROW_NS[op]
     assert found.prediction.before_ns == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("batch", "count"), [("n", 1), ("1", 1), ("64", 0)])
+def test_norms_pay_for_one_sample_where_the_number_is_not_known(batch: str, count: int) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 23]>
+        g (float[{batch}, 56, 56, 192] x, float[192] one) => (y) {{
+            y = LayerNormalization (x, one) }}"""
+    scope = scope_of(ir.from_proto(onnx.parser.parse_model(text)))
+    found = find(scope, accept, CostModel)
+    assert len([each for each in found if each.signature is not None]) == count

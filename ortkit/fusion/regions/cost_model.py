@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import floor, prod
+from typing import Self
 
 import onnx_ir as ir
 
@@ -80,6 +82,17 @@ class CostModel:
     def __init__(self, scope: Scope, calibration: Calibration) -> None:
         self._scope = scope
         self._calibration = calibration
+        self._batch = NOMINAL_SIZE
+
+    def of_one_sample(self) -> Self:
+        """Return the same where a first size that is not known is taken for 1.
+
+        Many samples of known size are bound by memory, which says nothing of one that fits into
+        the cache.
+        """
+        model = copy(self)
+        model._batch = 1
+        return model
 
     def corrected(self, kind: str, predicted: tuple[float, float]) -> tuple[float, float]:
         """Return what a heavy operator takes on this machine; as predicted for other levels."""
@@ -140,11 +153,12 @@ class CostModel:
     def _minimum_points(self) -> int:
         return MINIMUM_POINTS
 
-    def elements(self, value: ir.Value, batch: int = NOMINAL_SIZE) -> int:
+    def elements(self, value: ir.Value, batch: int | None = None) -> int:
         """Return the number of elements, nominal where it is not known; 0 if the rank is not.
 
-        A first size that is not known is taken for `batch`.
+        A first size that is not known is taken for `batch`, if it is given.
         """
+        batch = self._batch if batch is None else batch
         shape = self._scope.shapes.shape(value)
         if shape and not isinstance(shape[0], int) and batch != NOMINAL_SIZE:
             shape = (batch, *shape[1:])

@@ -8,11 +8,12 @@ import onnx_ir as ir
 
 from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.describe import describe_region
+from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.duplicate import Candidate, with_recomputed
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.fusion.regions.parameters import looks_up_rows
 from ortkit.fusion.regions.partition import partition
-from ortkit.fusion.regions.region import components, region_of
+from ortkit.fusion.regions.region import FusedRegion, components, region_of
 from ortkit.fusion.regions.search import Search
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
@@ -43,6 +44,7 @@ class _Chooser:
         self._search = search
         self._scope = search.scope
         self._cost = search.cost
+        self._costs = search.cost, search.cost.of_one_sample()
 
     def settle(self, nodes: Sequence[ir.Node]) -> Iterator[Candidate]:
         """Yield what becomes of the parts of `nodes`; those that no kernel can hold are cut."""
@@ -50,8 +52,8 @@ class _Chooser:
             if all(looks_up_rows(self._scope, node) for node in part):
                 continue  # rows that nothing is computed of: ONNX Runtime's
             region = region_of(self._scope, part)
-            prediction = self._cost.predict(region)
-            if reason := self._cost.refusal(region, prediction):
+            prediction, reason = self._predict(region)
+            if reason:
                 yield Candidate(region, None, prediction, reason)
                 continue
             signature = describe_region(self._scope, region)
@@ -65,6 +67,20 @@ class _Chooser:
                 self._search.miss(part[cut_point], f"a region was cut here: {verdict.reason}")
                 yield from self.settle(part[:cut_point])
                 yield from self.settle(part[cut_point:])
+
+    def _predict(self, region: FusedRegion) -> tuple[Prediction, str]:
+        """Return the times of a region and why it does not pay; "" if it does.
+
+        A region pays if it does for many samples or for one, where their number is not known.
+        """
+        prediction, reason = self._cost.predict(region), ""
+        for cost in self._costs:
+            paying = cost.predict(region)
+            refusal = cost.refusal(region, paying)
+            if refusal is None:
+                return paying, ""
+            reason = reason or refusal
+        return prediction, reason
 
     def verdict(self, signature: RegionSignature) -> Refused | None:
         """Say why no kernel would be built."""
