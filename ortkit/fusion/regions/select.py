@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from ortkit.fusion.regions.access import access_of
-from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.cost_model import Prediction
+from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.duplicate import Candidate, with_recomputed
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.fusion.regions.parameters import looks_up_rows
