@@ -91,8 +91,8 @@ class _Member:
     Args:
         node: As it is.
         kind: `product` for a 1x1 convolution, `depthwise`, `activation` for one that alone reads
-            a depthwise convolution, `split`, `pool`, `blocks` for DepthToSpace and SpaceToDepth,
-            `exchange` for a Gather that transposes channels, else `free`.
+            a depthwise convolution, `split`, `pool`, else `free`. DepthToSpace and SpaceToDepth
+            are `blocks`. A Gather that transposes channels is `exchange`.
         images: Its inputs that are images.
         plan: Of a free one, its counterpart.
         blocks: What `blocks` moves.
