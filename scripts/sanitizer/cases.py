@@ -189,6 +189,14 @@ CASES = (
           "PK": ("b", 2, "p", 80), "PV": ("b", 2, "p", 80)},
          {"GK": ("b", 2, "m", 80), "GV": ("b", 2, "m", 80), "Y": ("b", 1, 640)},
          ({"b": 2, "m": 1000, "p": 999},)),
+    Case("attention_over_caches", "Y, GK, GV = com.microsoft.GroupQueryAttention"
+         " <num_heads: int = 32, kv_num_heads: int = 2, do_rotary: int = 1>"
+         ' (X, "", "", PK, PV, L, T, C, S)',
+         {"X": ("b", "n", 1152), "PK": ("b", 2, "p", 32), "PV": ("b", 2, "p", 32), "L": ("b",),
+          "T": (), "C": (1100, 16), "S": (1100, 16)},
+         {"Y": ("b", "n", 1024), "GK": ("b", 2, "m", 32), "GV": ("b", 2, "m", 32)},
+         ({"b": 2, "n": 1, "p": 1000, "m": 1001}, {"b": 1, "n": 5, "p": 90, "m": 95},
+          {"b": 1, "n": 600, "p": 33, "m": 633}), dtypes={"L": "int32", "T": "int32"}),
     Case("product_of_a_row", "V = Transpose <perm = [1, 0]> (W)  U = MatMul (X, V)"
          "  S = Add (U, B)  Y = Add (S, R)",
          {"X": (1, 1, 1500 * 4), "W": (77 * 8, 1500 * 4), "B": (77 * 8,), "R": (1, 1, 77 * 8)},

@@ -21,6 +21,7 @@ from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.targets.target import Target
 from ortkit.verify.kernels.blocks import Operand
+from ortkit.verify.kernels.cached_rows import cached_rows
 from ortkit.verify.kernels.packed_rows import packed_rows
 from scripts.sanitizer.cases import EIGHT, Case
 
@@ -265,9 +266,10 @@ def _feeds(node: Node) -> dict[str, Array]:
         _random(_at_edge(spec.dtype), node.shape(spec.shape), index)
         for index, spec in enumerate(specs)
     ]
-    packed = packed_rows(onnx.parser.parse_function(node.signature.body))
-    if packed is not None:
-        arrays = [each.array for each in packed.agree(list(map(Operand, arrays)), 0)]
+    function = onnx.parser.parse_function(node.signature.body)
+    agreeing = packed_rows(function) or cached_rows(function)
+    if agreeing is not None:
+        arrays = [each.array for each in agreeing.agree(list(map(Operand, arrays)), 0)]
     return {node.tensor(spec.name): array for spec, array in zip(specs, arrays, strict=True)}
 
 
