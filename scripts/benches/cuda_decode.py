@@ -186,6 +186,7 @@ def measure_decoders(
 ) -> list[dict[str, Any]]:
     """Time a token after 2,047 others, and prompts; milliseconds."""
     found = []
+    folder.mkdir(parents=True, exist_ok=True)
     for of in chosen:
         output.say(f"{of.name}, {of.bits} bits")
         plain = folder / f"{of.name}-{of.bits}.onnx"

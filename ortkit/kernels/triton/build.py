@@ -240,8 +240,8 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
             given = _written(folder, "ptx", text.encode())
             options = constants | {"ir_override": str(given)}
             made = triton.compile(source, target=target, options=options)
-            if is_wrong(made.asm["ptx"], release):
-                raise RuntimeError("it needs the ptxas of CUDA 13.1: older ones add pairs wrong")
+        if is_wrong(made.asm["ptx"], release):
+            raise RuntimeError("it needs the ptxas of CUDA 13.1: older ones add pairs wrong")
         asked = made.metadata
         if asked.num_warps != step.warps + step.workers or asked.num_ctas != 1:
             raise RuntimeError("it is to be launched in another way than it was written for")

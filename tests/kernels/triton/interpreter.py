@@ -67,7 +67,8 @@ class Interpreter:
             sources: What to run instead of the region's own.
             shared: Outputs that lie where inputs lie, by their numbers.
         """
-        values = {number: int(feed.item()) for number, feed in enumerate(feeds) if feed.size == 1}
+        values = {number: int(feed.item()) for number, feed in enumerate(feeds)
+                  if feed.size == 1 and feed.dtype.kind in "iu"}  # fmt: skip
         sizes = sizes_of(signature, [feed.shape for feed in feeds], values)
         if sources is None:
             made = sources_of(signature)
