@@ -55,8 +55,8 @@ def nodes(of: Scope) -> list[int]:
     [
         ("y = MatMul (a, o)", [2, 2]),
         ("u = MatMul (a, o)  y = Add (u, c)", [2, 3]),
-        # Tiles add in place; they read the matrix as it lies.
-        ("u = MatMul (a, o)  y = Add (u, r)", [2, 2]),
+        # A prompt has tiles that add in place, one row another kernel for the same nodes.
+        ("u = MatMul (a, o)  y = Add (u, r)", [2, 3]),
         ("u = MatMul (a, o)  t = Softmax (u)  y = Add (t, r)", [2, 2]),
     ],
 )

@@ -23,6 +23,7 @@ from ...forms.conv_half import epilogue_text
 from ...forms.gemm import MOST_OPERANDS, Products
 from ..alignment import for_any_alignment
 from .gemm_tiles import PLAIN, PLAIN_PAIR, Tile, tiles_of
+from .token import one_row
 
 _GROUP_WARPS = 4
 #: Of a thread that computes, where groups share the registers.
@@ -46,7 +47,16 @@ class TiledProduct:
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of rows, and those for any tensor."""
-        return (*(self.hopper(tile) for tile in self.tiles()), *self._plain())
+        return (*self._one_row(), *(self.hopper(tile) for tile in self.tiles()), *self._plain())
+
+    def _one_row(self) -> tuple[VariantSource, ...]:
+        """Return the launch of one row, where it may be one and the matrices lie for that."""
+        form = self.form
+        if form.rows.static is not None or form.batch is not None or form.is_lhs_transposed:
+            return ()
+        if not form.is_transposed or _COLUMN in self._kinds():
+            return ()
+        return (one_row(form, self.architectures),)
 
     def tiles(self) -> tuple[Tile, ...]:
         """Return those for each range of rows."""

@@ -159,13 +159,10 @@ def prefers_transposed_weight(scope: Scope, product: ir.Node) -> bool:
     sizes = sizes_of(scope, chain, norm_prologue(chain, set()))
     if not sizes.is_token:
         return _gains(scope, sizes)
-    anchor = load(_ROWS_AND_MATRIX)
-    found = predict(scope, anchor, replace(sizes, is_normed=False))
-    if sizes.epilogue_ops > sizes.biases or sizes.products > 1:
-        if found is not None and found.gain >= MINIMUM_GAIN:
-            return False
+    found = predict(scope, load(_ROWS_AND_MATRIX), replace(sizes, is_normed=False))
+    if found is None or found.gain < MINIMUM_GAIN:
         alone = EpilogueChain((product,), (), product.outputs[0])
-        found = predict(scope, anchor, sizes_of(scope, alone, None))
+        found = predict(scope, load(_ROWS_AND_MATRIX), sizes_of(scope, alone, None))
     return found is not None and found.gain >= MINIMUM_GAIN
 
 

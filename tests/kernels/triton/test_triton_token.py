@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from interpreter import Interpreter, numpy_dtype
+from ortkit.custom_ops.triton.gemm.gemm import TiledProduct
 from ortkit.custom_ops.triton.gemm.token import TokenProduct, token_ns
 from test_triton_compile import assert_fits
 from test_triton_products import Case
@@ -59,6 +61,38 @@ def test_rows(name: str, dtype: str, interpreter: Interpreter) -> None:
             np.testing.assert_allclose(
                 np.asarray(got, np.float64), want, rtol=near, atol=near * case.depth**0.5
             )
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("body", "inputs", "want"),
+    [
+        (
+            "u = MatMul (x, W)  v = MatMul (x, Z)  s = Sigmoid (u)  t = Mul (u, s)"
+            "  y = Mul (t, v)", "xwz", lambda u, z, _: u / (1 + np.exp(-u)) * z,
+        ),
+        ("u = MatMul (x, W)  t = Add (u, r)  y = Relu (t)", "xwr",
+         lambda u, _, r: np.maximum(u + r, 0.0)),
+    ],
+)  # fmt: skip
+def test_one_row_of_what_has_tiles(
+    body: str, inputs: str, want: Callable[..., np.ndarray], interpreter: Interpreter
+) -> None:
+    """Gated pairs, and other ends: tiles are for prompts."""
+    signature = Case(body, inputs, rows=("b", "s"), depth=1032, columns=40).signature()
+    assert isinstance(template_for(signature), TiledProduct)
+    random = np.random.default_rng(6)
+    for rows in (1, 0):
+        sizes = {"b": 1, "s": rows}
+        shapes = [
+            [sizes[size] if isinstance(size, str) else size for size in spec.shape]
+            for spec in signature.inputs
+        ]
+        feeds = [random.standard_normal(shape).astype(np.float16) for shape in shapes]
+        x, w, last = (np.asarray(feed, np.float64) for feed in feeds)
+        (got,) = interpreter.run(signature, feeds, variant=0)
+        made = want(x @ w.T, x @ last.T if "z" in inputs else None, last)
+        np.testing.assert_allclose(np.asarray(got, np.float64), made, rtol=3e-3, atol=0.05)
 
 
 def test_which_launch_has_which_rows() -> None:
