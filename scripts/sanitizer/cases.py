@@ -223,7 +223,7 @@ CASES = (
     Case("gated_products_of_many_rows", "V = Transpose <perm = [1, 0]> (W)  U = MatMul (X, V)"
          "  T = Transpose <perm = [1, 0]> (Z)  D = MatMul (X, T)  S = Sigmoid (U)  Y = Mul (S, D)",
          {"X": ("n", 264), "W": (520, 264), "Z": (520, 264)}, {"Y": ("n", 520)},
-         ({"n": 300}, {"n": 9000})),
+         ({"n": 1}, {"n": 300}, {"n": 9000})),
     Case("rows_in_eights", "A = Cast <to = 1> (X)  B = Abs (A)"
          "  C = Constant <value = int64[1] {-1}> ()  M = ReduceMax <keepdims = 1> (B, C)"
          "  L = Constant <value_float = 0.002232142857142857> ()  P = Mul (M, L)"
