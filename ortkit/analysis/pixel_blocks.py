@@ -41,21 +41,22 @@ class PixelBlocks:
     def emit(self, site: Site, image: ir.Value, name: str) -> ir.Value:
         """Move the blocks of an NHWC image; whole rows of pixels of a block are copied."""
         pair = self.size * self.channels
-        apart = (0, self.height, self.size, self.width, pair)
-        deep = (0, self.height, self.width, self.size, pair)
+        in_pixels = (0, self.height, self.size, self.width, pair)
+        in_channels = (0, self.height, self.width, self.size, pair)
         if self.to_pixels:
             if self.is_inner:
                 sizes = self.height, self.width, self.channels, self.size * self.size
-                image = exchanged(site, image, sizes)
+                image = with_channels_transposed(site, image, sizes)
             shape = (0, self.height * self.size, self.width * self.size, self.channels)
         else:
             shape = (0, self.height, self.width, self.size * pair)
-        image = site.op("Reshape", [image, site.constant(deep if self.to_pixels else apart)])
+        given = in_channels if self.to_pixels else in_pixels
+        image = site.op("Reshape", [image, site.constant(given)])
         image = site.op("Transpose", [image], {"perm": (0, 1, 3, 2, 4)})
         return site.op("Reshape", [image, site.constant(shape)], name=name)
 
 
-def exchanged(
+def with_channels_transposed(
     site: Site, image: ir.Value, sizes: tuple[int, int, int, int], name: str = ""
 ) -> ir.Value:
     """Return an NHWC image whose channels [a, b] are [b, a]; `sizes` are height, width, a, b."""
@@ -89,8 +90,8 @@ def known_sizes(site: Site, image: ir.Value | None) -> tuple[int, int, int] | No
     return channels, height, width
 
 
-def exchange_of(indices: Sequence[int]) -> tuple[int, int] | None:
-    """Return the sizes [a, b] of channels that a Gather with `indices` exchanges to [b, a].
+def channel_transpose_of(indices: Sequence[int]) -> tuple[int, int] | None:
+    """Return the sizes [a, b] of channels that a Gather with `indices` transposes to [b, a].
 
     None for other orders, and for the one that changes nothing.
     """

@@ -15,9 +15,9 @@ from ortkit.analysis.permutation import Permuted, is_contrib_unary, is_inverse, 
 from ortkit.analysis.pixel_blocks import (
     PixelBlocks,
     blocks_of,
-    exchange_of,
-    exchanged,
+    channel_transpose_of,
     known_sizes,
+    with_channels_transposed,
 )
 from ortkit.analysis.pointwise_conv import is_pointwise
 from ortkit.analysis.transposed_resize import REASON, breaks_resize
@@ -92,11 +92,11 @@ class _Member:
         node: As it is.
         kind: `product` for a 1x1 convolution, `depthwise`, `activation` for one that alone reads
             a depthwise convolution, `split`, `pool`, else `free`. DepthToSpace and SpaceToDepth
-            are `blocks`. A Gather that transposes channels is `exchange`.
+            are `blocks`. A Gather that transposes channels is `channel_transpose`.
         images: Its inputs that are images.
         plan: Of a free one, its counterpart.
         blocks: What `blocks` moves.
-        sizes: Of `exchange`: height, width, and both parts of the channels.
+        sizes: Of `channel_transpose`: height, width, and both parts of the channels.
     """
 
     node: ir.Node
@@ -207,6 +207,8 @@ class _Part:
         read = {value: self._read(value, site) for value in member.images}
         if member.kind == "product":
             order = self._wanted_order(site)
+            # In another order of channels it is not the original's value under its name.
+            name = name if order is None else ""
             self.nhwc[site.output] = _product(site, read[member.images[0]], name, order)
         elif member.blocks is not None:
             blocks = member.blocks
@@ -215,7 +217,7 @@ class _Part:
             self.nhwc[site.output] = blocks.emit(site, read[member.images[0]], name)
         elif member.sizes is not None:
             image = read[member.images[0]]
-            self.nhwc[site.output] = exchanged(site, image, member.sizes, name)
+            self.nhwc[site.output] = with_channels_transposed(site, image, member.sizes, name)
         elif member.kind == "split":
             made_all = self.scope.insert(
                 node, "Split", [read[member.images[0]], *node.inputs[1:]],
@@ -323,8 +325,8 @@ def _member(site: Site, members: dict[ir.Node, _Member]) -> _Member | None:
         blocks = blocks_of(site)
         return None if blocks is None else _Member(node, "blocks", first, blocks=blocks)
     if own_type == "Gather":
-        sizes = _exchanged_sizes(site)
-        return None if sizes is None else _Member(node, "exchange", first, sizes=sizes)
+        sizes = _channel_transpose(site)
+        return None if sizes is None else _Member(node, "channel_transpose", first, sizes=sizes)
     if own_type == "GlobalAveragePool":
         return _Member(node, "pool", first)
     if own_type and own_type not in _FREE:
@@ -357,12 +359,16 @@ def _is_depthwise(site: Site) -> bool:
     return groups > 1 and groups == image[1] == filters[0] and isinstance(image[3], int)
 
 
-def _exchanged_sizes(site: Site) -> tuple[int, int, int, int] | None:
+def _channel_transpose(site: Site) -> tuple[int, int, int, int] | None:
     """Return height, width and both parts of the channels that a Gather transposes."""
     known, indices = known_sizes(site, site.input(0)), site.array(site.input(1))
     if known is None or indices is None or indices.ndim != 1 or site.int("axis", 0) not in (1, -3):
         return None
-    pair = exchange_of([int(index) for index in indices]) if len(indices) == known[0] else None
+    pair = (
+        channel_transpose_of([int(index) for index in indices])
+        if len(indices) == known[0]
+        else None
+    )
     return None if pair is None else (*known[1:], *pair)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
+from ortkit.graph.analysis.value_names import CHANNELS_LAST
 from ortkit.graph.io.text import from_text
 from ortkit.passes.catalog import PASSES
 from ortkit.verify.compare import compare_outputs
@@ -41,6 +44,26 @@ def test_both_texts_compute_the_same(name: str) -> None:
         ):
             judged = compare_outputs(value.name or "", first, second)
             assert judged.equal, judged
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("channels-last/")])
+def test_a_value_named_for_its_layout_is_the_original_transposed(name: str) -> None:
+    """Comparisons value by value restore `x` from `x/nhwc`, under that name alone."""
+    pytest.importorskip("onnxruntime")
+    case = load(name)
+    _, made = case.applied()
+    before, after = from_text(case.before), ir.to_proto(made)
+    names = [node.output[0] for node in after.graph.node if node.output[0].endswith(CHANNELS_LAST)]
+    originals = [name.removesuffix(CHANNELS_LAST) for name in names]
+    model = ir.to_proto(before)
+    for proto, wanted in ((model, originals), (after, names)):
+        del proto.graph.output[:]
+        proto.graph.output.extend(onnx.ValueInfoProto(name=each) for each in wanted)
+    for feeds in make_feeds(before, 1) if names else ():
+        found = run(after, feeds)
+        for each, first, second in zip(originals, run(model, feeds), found, strict=True):
+            usual = np.moveaxis(np.asarray(second), -1, 1)
+            np.testing.assert_allclose(usual, first, rtol=1e-5, atol=1e-5, err_msg=each)
 
 
 @pytest.mark.parametrize("name", NAMES)

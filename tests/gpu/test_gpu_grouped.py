@@ -119,7 +119,7 @@ def test_results(name: str, library: Path) -> None:
 
 
 def test_a_captured_token_takes_all_lengths(library: Path) -> None:
-    """One graph, captured with few keys, is replayed with many; nothing is captured anew."""
+    """One graph, captured with few keys, is replayed with many; nothing is captured again."""
     form = FORMS["eight share"]
     session = opened(form, library, graph=True)
     runs = [Run(1, (past,), 640) for past in (3, 64, 200, 619)]

@@ -27,7 +27,8 @@ ORT_NS: Mapping[str, float] = {
     "Slice": 0.15, "Softmax": 0.23, "Softplus": 8.9, "Split": 0.2, "Sqrt": 0.19, "Swish": 0.4,
     "Tan": 5.0, "Tanh": 0.27, "Transpose": 0.3, "Where": 0.37,
 }  # fmt: skip
-#: What a row adds to that, however short it is: what is read or made with one row of a norm.
+#: Nanoseconds that each row of a norm or softmax takes beside its elements: the intercepts of rows
+#: of 8 to 2,048 elements on an Emerald Rapids, times 0.65, by which that machine was slower.
 #: A LayerNormalization of [4096, 32] takes 4 times as long for each element as one of [170, 768].
 ROW_NS: Mapping[str, float] = {
     "LayerNormalization": 25.0, "LogSoftmax": 14.0, "RMSNormalization": 16.0,

@@ -68,19 +68,14 @@ class _Chooser:
                 yield from self.settle(part[:cut_point])
                 yield from self.settle(part[cut_point:])
 
-    def _predict(self, region: FusedRegion) -> tuple[Prediction, str]:
-        """Return the times of a region and why it does not pay; "" if it does.
+    def _predict(self, region: FusedRegion) -> tuple[Prediction, str | None]:
+        """Return the times of a region, and why it does not pay; None if it does.
 
         A region pays if it does for many samples or for one, where their number is not known.
         """
-        prediction, reason = self._cost.predict(region), ""
-        for cost in self._costs:
-            paying = cost.predict(region)
-            refusal = cost.refusal(region, paying)
-            if refusal is None:
-                return paying, ""
-            reason = reason or refusal
-        return prediction, reason
+        predictions = [(cost, cost.predict(region)) for cost in self._costs]
+        found = [(times, cost.refusal(region, times)) for cost, times in predictions]
+        return next((each for each in found if each[1] is None), found[0])
 
     def verdict(self, signature: RegionSignature) -> Refused | None:
         """Say why no kernel would be built."""
