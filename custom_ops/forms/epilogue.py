@@ -26,6 +26,8 @@ class Value:
 
 
 Operand: TypeAlias = Value | float | None
+#: Among the extras of an epilogue: the second half of a product's columns, and no input.
+SECOND_HALF = -1
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Epilogue:
 
     Args:
         extras: Per further value the number of the region's input; all are of the result's shape.
+            `SECOND_HALF` stands for columns of the product itself.
         steps: The last one's value is the result; none if there is no epilogue.
     """
 
@@ -53,6 +56,11 @@ class Epilogue:
     def flops(self) -> int:
         """The cost of one element in simple vector operations."""
         return sum(POINTWISE_OPS[step.op_type].flops for step in self.steps)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether it reads the second half of the columns, beside the first one."""
+        return SECOND_HALF in self.extras
 
     @property
     def picoseconds(self) -> int:

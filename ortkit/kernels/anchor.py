@@ -69,12 +69,14 @@ class PackedMatrix:
 
     Args:
         layout: Given K and N, how the matrix is packed.
+        gated_layout: The same where one half of the N columns is multiplied by the other one.
         least_rows: Products of fewer are left alone.
         least_side: The same for K and N.
         least_gain: The part of the time that must be saved.
     """
 
     layout: Callable[[int, int], Prepack]
+    gated_layout: Callable[[int, int], Prepack]
     least_rows: int
     least_side: int
     least_gain: float

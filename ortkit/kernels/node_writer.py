@@ -38,6 +38,12 @@ class NodeWriter:
         self.nodes.append(node)
         return output
 
+    def split(self, value: str, sizes: str, axis: int) -> tuple[str, str]:
+        """Add a Split into two parts, and return them."""
+        parts = f"{self.stem}{len(self.nodes)}a", f"{self.stem}{len(self.nodes)}b"
+        self.nodes.append(helper.make_node("Split", [value, sizes], parts, axis=axis))
+        return parts
+
     def constant(self, value: ArrayLike, dtype: np.dtype | None = None) -> str:
         """Add a Constant; of integers int64 if no type is named."""
         return self.op("Constant", value=numpy_helper.from_array(np.array(value, dtype)))

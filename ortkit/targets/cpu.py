@@ -230,6 +230,7 @@ CPU = Traits(
         "gemm.fp32",
         "conv.one_axis",
         "conv.int8",
+        "conv.head",
         "conv.pointwise",
         "conv.winograd",
         "conv.direct",
@@ -249,6 +250,7 @@ CPU = Traits(
     decompositions=(),
     conv_anchors=(
         "ortkit.custom_ops.tvm.conv.depthwise:ANCHOR",
+        "ortkit.custom_ops.tvm.conv.head:ANCHOR",
         "ortkit.custom_ops.tvm.conv.pointwise:ANCHOR",
         "ortkit.custom_ops.tvm.conv.stem:ANCHOR",
         "ortkit.custom_ops.tvm.conv.winograd:ANCHOR",

@@ -1,7 +1,8 @@
 """`scripts/bench packed`: making sessions, and memory of several, with packed weights and without.
 
-Each model is measured as it came, as `ortkit optimize` packs it, and as `--pack no` leaves it. PSS
-counts a page that n processes share as an n-th of one in each. All sessions have run once.
+Each model is measured as it came, as `ortkit optimize` packs it, and as `--pack no` leaves it. The
+packed one is also measured with one arena for all sessions of a process. PSS counts a page that n
+processes share as an n-th of one in each. All sessions have run once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from scripts.benches import output, packed_child
 
 #: Processes, and sessions in each.
 _ONE, _FOUR = (1, 1), (2, 2)
+#: The variant that is measured with one arena for the sessions of a process, too.
+_WITH_ARENA = "packed"
 
 
 def main() -> int:
@@ -30,7 +33,11 @@ def main() -> int:
         for model in options.models:
             for name, path in _variants(model, Path(folder)).items():
                 output.say(f"packed: {model.stem}, {name}")
-                rows.append({"model": model.stem, "variant": name, **_measure(path, options)})
+                for variant, arena in ((name, False), (f"{name}, one arena", True)):
+                    if arena and name != _WITH_ARENA:
+                        continue
+                    measured = _measure(path, options, shares_arena=arena)
+                    rows.append({"model": model.stem, "variant": variant, **measured})
     keys = ("wall_ms", "cpu_ms", "file_mb", "one_mb", "four_mb", "ratio")
     output.table(
         "Making a session (medians); PSS of one session and of four in two processes",
@@ -53,10 +60,12 @@ def _variants(model: Path, folder: Path) -> dict[str, Path]:
     return found
 
 
-def _measure(model: Path, options: argparse.Namespace) -> dict[str, object]:
-    made = [_sessions(model, _ONE, options)[0] for _ in range(options.rounds)]
-    one = sum(each["pss"] for each in _sessions(model, _ONE, options))
-    four = sum(each["pss"] for each in _sessions(model, _FOUR, options))
+def _measure(model: Path, options: argparse.Namespace, *, shares_arena: bool) -> dict[str, object]:
+    def sessions(count: tuple[int, int]) -> list[dict[str, float]]:
+        return _sessions(model, count, options, shares_arena=shares_arena)
+
+    made = [sessions(_ONE)[0] for _ in range(options.rounds)]
+    one, four = (sum(each["pss"] for each in sessions(count)) for count in (_ONE, _FOUR))
     files = [model, *model.parent.glob(f"{model.name}.*.data")]
     return {
         "wall_ms": 1e3 * median(each["wall"] for each in made),
@@ -69,12 +78,12 @@ def _measure(model: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def _sessions(
-    model: Path, count: tuple[int, int], options: argparse.Namespace
+    model: Path, count: tuple[int, int], options: argparse.Namespace, *, shares_arena: bool
 ) -> list[dict[str, float]]:
     """Return what each of some processes says while all of them hold their sessions."""
     processes, sessions = count
     job = {"model": str(model), "sessions": sessions, "threads": options.threads}
-    job |= {"size": options.length}
+    job |= {"size": options.length, "shares_arena": shares_arena}
     command = [sys.executable, packed_child.__file__, json.dumps(job)]
     running = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -580,3 +580,22 @@ def test_a_part_that_reads_what_another_one_replaced_stays() -> None:
     ChannelsLast().run(scope)
     for got, want in zip(run(ir.to_proto(scope.model), x), run(proto, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "kind"),
+    [
+        ((32, 3), (1, 32, 40, 44), "head_conv"), ((16, 4), (1, 16, 9, 9), "head_conv"),
+        ((32, 5), (1, 32, 40, 44), "conv"), ((12, 3), (1, 12, 40, 44), "conv"),
+        ((32, 3), (1, 32, "h", "w"), "conv"),
+    ],
+)  # fmt: skip
+def test_convolutions_to_few_channels_have_a_kernel(
+    channels: tuple[int, int], size: tuple[int | str, ...], kind: str
+) -> None:
+    depth, net = channels[0], Net()
+    value = net.conv("x", (depth, depth), 3, pads=[1] * 4)
+    value = net.relu6(net.depthwise(net.relu6(value), depth))
+    value = net.conv(value, channels, 3, pads=[1] * 4)
+    _, chains = chains_of(net.model(size, [value]))
+    assert [block.kind for chain in chains for block in chain.blocks][-1] == kind

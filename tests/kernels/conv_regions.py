@@ -179,6 +179,53 @@ def stem(
     return _signature("stem_conv", ["x", "w", "b"], body, specs, outputs)
 
 
+def head(
+    pixels: tuple[Dim, Dim, Dim],
+    channels: tuple[int, int],
+    kernel: int,
+    stride: int = 1,
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+    activation: str = "",
+    *,
+    gate: bool = False,
+    residual: bool = False,
+    dilation: int = 1,
+    has_bias: bool = True,
+) -> RegionSignature:
+    """A convolution of [*pixels, channels[0]] to few channels; a height that is named is kept."""
+    (before, after), reach = channels, dilation * (kernel - 1) + 1
+    height, width = (
+        size if isinstance(size, str) else (size + low + high - reach) // stride + 1
+        for size, low, high in zip(pixels[1:], pads[:2], pads[2:], strict=True)
+    )
+    made = (pixels[0], height, width, after)
+    first = "k" if residual else "c"
+    body = (
+        "xt = Transpose <perm = [0, 3, 1, 2]> (x)  wt = Transpose <perm = [0, 3, 1, 2]> (w)  "
+        f"{'gt = Transpose <perm = [0, 3, 1, 2]> (g)  xs = Mul (xt, gt)  ' if gate else ''}"
+        f"{first} = Conv <{window(kernel, stride, pads, dilation)}> "
+        f"({'xs' if gate else 'xt'}, wt{', b' if has_bias else ''})  "
+    )
+    if residual:
+        body += "rt = Transpose <perm = [0, 3, 1, 2]> (r)  c = Add (rt, k)  "
+    body += f"{activated(activation)}  y = Transpose <perm = [0, 2, 3, 1]> (a)"
+    specs = {
+        "x": tensor("x", *pixels, before),
+        "g": tensor("g", pixels[0], 1, 1, before),
+        "r": tensor("r", *made),
+        "w": tensor("w", after, kernel, kernel, before),
+        "b": tensor("b", after),
+    }
+    names = [
+        "x",
+        *(["g"] if gate else []),
+        *(["r"] if residual else []),
+        "w",
+        *(["b"] if has_bias else []),
+    ]
+    return _signature("head_conv", names, body, specs, [tensor("y", *made)])
+
+
 def full(
     pixels: tuple[Dim, Dim, Dim],
     channels: tuple[int, int],

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conv_regions import depthwise, expand_depthwise, feeds, full, pointwise, squeeze_excite, stem
+from conv_regions import (
+    depthwise,
+    expand_depthwise,
+    feeds,
+    full,
+    head,
+    pointwise,
+    squeeze_excite,
+    stem,
+)
 from fused_model import fused_model, session, tensor
 
 from ortkit.kernels.build.cache import KernelCache
@@ -67,6 +76,23 @@ OTHERS = {
     "stem 7x7": (stem(("n", 3, 41, 39), 24, 7, 2, (3, 3, 3, 3), "relu6"), {"n": 2}),
     "stem of one channel": (stem((1, 1, "h", 28), 20, 5, 1, WIDE, ""), {"h": 9}),
 }
+HEAD: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
+    "head of three channels": (head((2, 9, 21), (32, 3), 3, residual=True), {}),
+    "head of one channel": (head((1, 6, 37), (16, 1), 5, 1, WIDE, "silu"), {}),
+    "head of two, odd depth, named height": (head(("n", "h", 13), (23, 2), 3), {"n": 2, "h": 5}),
+    "head of four, strided, no bias": (
+        head((1, 15, 17), (40, 4), 3, 2, UNEVEN, "gelu", has_bias=False), {}
+    ),
+    "head, one tap": (head((1, 5, 26), (180, 3), 1, 1, (0, 0, 0, 0)), {}),
+    "head, dilated": (head((1, 9, 11), (20, 3), 3, 1, WIDE, dilation=2), {}),
+    "head, more filter than image": (head((1, 2, 3), (31, 3), 7, 1, (3, 3, 3, 3)), {}),
+    "head, one pixel": (head((3, 1, 1), (64, 4), 1, 1, (0, 0, 0, 0), "relu6"), {}),
+    "head, pads of more than the filter": (head((1, 4, 4), (16, 3), 3, 3, (4, 0, 1, 5)), {}),
+    "head of gated values": (
+        head(("n", 6, 9), (37, 3), 1, 1, (0, 0, 0, 0), "silu", gate=True, residual=True), {"n": 2}
+    ),
+    "head, empty batch": (head(("n", 4, 5), (16, 3), 3), {"n": 0}),
+}  # fmt: skip
 FULL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
     "full, 3x3 strided": (full((2, 15, 17), (24, 40), 3, 2), {}),
     "full, wide rows": (full((1, 5, 70), (16, 32), 3, residual=True), {}),
@@ -111,7 +137,7 @@ WINOGRAD: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
     "winograd, empty batch": (full(("n", 8, 8), (16, 16), 3, minimal=True), {"n": 0}),
 }  # fmt: skip
 ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = (
-    POINTWISE | DEPTHWISE | EXPAND | OTHERS | FULL | WINOGRAD
+    POINTWISE | DEPTHWISE | EXPAND | OTHERS | HEAD | FULL | WINOGRAD
 )
 
 
@@ -140,6 +166,7 @@ def test_kernels_agree_with_their_bodies(case: str, build: Build) -> None:
         "5x5 strided",
         "expand, odd and named",
         "stem",
+        "head of three channels",
         "full, 3x3 strided",
         "full, named width",
         "winograd, residual, two images",
@@ -170,6 +197,7 @@ def test_kernels_for_narrower_processors(
         "gate and residual",
         "3x3",
         "stem",
+        "head of three channels",
         "pixels that fill no whole tile",
         "full, 3x3 strided",
         "winograd, many runs",
@@ -269,6 +297,9 @@ REFUSED = {
     "weights in another order": (
         full((1, 8, 8), (16, 16), 5, 1, WIDE, minimal=True),
         "a weight that is not packed",
+    ),
+    "few channels over a width that is not known": (
+        head((1, 8, "w"), (16, 3), 3), "rows of a width that is not known"
     ),
     "a filter too large for the stack": (
         stem((1, 64, 64, 300), 32, 7, 1, (3, 3, 3, 3)),

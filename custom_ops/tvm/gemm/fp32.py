@@ -1,33 +1,38 @@
 """Products of rows with a packed matrix, in float32, whose number of rows may not be known.
 
 A region is `finish(X W + b)`: W in panels of a few vectors of columns, one panel after another,
-`finish` a chain of pointwise operators. Panels are computed for runs of rows; in a large product
-all panels of some runs come before the next runs, so that these rows stay near.
+`finish` a chain of pointwise operators. They may read other rows of the result's shape, or make
+one value of the two halves of the columns, so that the product is never written. Panels are
+computed for runs of rows; in a large product all panels of some runs come before the next runs, so
+that these rows stay near. The columns of X may have factors for each image, `X diag(s) W`: then
+these are multiplied into W on its way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor, PackedMatrix, ProductSizes
 from ortkit.kernels.backend import Launch
-from ortkit.kernels.layouts.fp32_panels import layout
+from ortkit.kernels.layouts.fp32_panels import gated_layout, layout
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, known, product
 from ortkit.kernels.tvm.emit import NEAR, NEAREST
 from ortkit.refusal import Refused, needed, refusals
 from ortkit.targets import cpu
 
-from ...forms.body import Body
-from ...forms.epilogue import Epilogue, read_epilogue
+from ...forms.body import Body, integer
+from ...forms.epilogue import SECOND_HALF, Epilogue, Value, read_steps
 from ..tile.gemm_tile import multiply_add
 from ..tile.program import PICOSECONDS_PER_MULTIPLY, Panel, Tuned, UnitKernel, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
+    import onnx
+
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from ..tile.emitter import TileEmitter
@@ -92,14 +97,16 @@ RATES: Mapping[str, ProductRates] = {
 
 @dataclass(frozen=True)
 class Product(Tuned, UnitKernel):
-    """epilogue(X W + bias); numbers are the region's inputs.
+    """epilogue(X diag(scale) W + bias); numbers are the region's inputs.
 
     Args:
         signature: The region's.
         x: float32 [..., depth].
         weight: float32 [panels, depth, width], columns of a panel next to each other.
         bias: float32 [columns]; None if there is none.
-        epilogue: What is computed on each result.
+        epilogue: What is computed on each result. If it is gated, a panel has columns of both
+            halves of the matrix, next to each other.
+        scale: float32 [images, 1 ..., depth], or one row for all images; None if there is none.
     """
 
     signature: RegionSignature
@@ -107,11 +114,19 @@ class Product(Tuned, UnitKernel):
     weight: int
     bias: int | None
     epilogue: Epilogue
+    scale: int | None = None
 
     @property
     def rows(self) -> Extent:
-        """How many rows there are."""
-        return product(extent_of(size) for size in self.signature.inputs[self.x].shape[:-1])
+        """How many rows there are, or in each image if there are factors for it."""
+        shape = self.signature.inputs[self.x].shape[:-1]
+        return product(map(extent_of, shape if self.scale is None else shape[1:]))
+
+    @property
+    def images(self) -> Extent:
+        """How many images there are; 1 without factors."""
+        first = self.signature.inputs[self.x].shape[0]
+        return Extent(1) if self.scale is None else extent_of(first)
 
     @property
     def columns(self) -> int:
@@ -120,9 +135,13 @@ class Product(Tuned, UnitKernel):
 
     @property
     def packed(self) -> tuple[int, int, int]:
-        """Panels, depth, and columns of a panel."""
-        panels, depth, width = known(self.signature.inputs[self.weight].shape)
-        return panels, depth, width
+        """Panels, depth, and columns of a panel, of both halves if the columns have two."""
+        return _panels(self.signature, self.weight)
+
+    @property
+    def halves(self) -> int:
+        """In how many parts the columns are."""
+        return 2 if self.epilogue.is_gated else 1
 
     def launch(self, level: str) -> Launch:
         """Units are runs of rows of one panel of columns."""
@@ -133,7 +152,8 @@ class Product(Tuned, UnitKernel):
         if self.rows.static is not None:
             points = Extent(ceil(self.rows.static * width / runs))
         weight = min(panels * depth * width * 4 * _PICOSECONDS_PER_BYTE // 1000, _MOST_NANOSECONDS)
-        return Launch((Extent(panels), Extent(runs)), points, max(1, cost), (), weight)
+        images = () if self.scale is None else (self.images,)
+        return Launch((*images, Extent(panels), Extent(runs)), points, max(1, cost), (), weight)
 
     @property
     def kind(self) -> str:
@@ -146,9 +166,14 @@ class Product(Tuned, UnitKernel):
         """Return the tile: with its accumulators the registers are full."""
         vectors = self.packed[2] // VECTOR
         pitches = (4 * self.packed[1], 0)
-        return choose_tile(
-            self.rows.static, vectors, level, self.pixels, self.panel, pitches=pitches
-        )
+        tile = choose_tile(
+            self.rows.static, vectors, level, self.pixels, self.panel, pitches=pitches,
+            scaled=self.scale is not None,
+        )  # fmt: skip
+        if tile.vectors % self.halves == 0:
+            return tile
+        # Of one vector, where registers are few, or of three.
+        return Tile(max(1, tile.rows * tile.vectors // (tile.vectors + 1)), tile.vectors + 1)
 
     def runs(self, level: str) -> int:
         """Return how many runs the rows are cut into; some may have none."""
@@ -173,6 +198,9 @@ class _Writer:
         self.buffers = buffers
         self.height = tile.rows
         self.vectors = tile.vectors
+        self.image: tuple[Expr, Expr] | None = None
+        """Of a unit whose image has factors: its number, and its first row."""
+        self.width = product.packed[2] // product.halves
         self.rows = e.share(e.extent(product.rows))
         self.whole = e.share(e.divide_down(self.rows, tile.rows))
         self.rest = e.share(self.rows - self.whole * e.i64(tile.rows))
@@ -205,6 +233,11 @@ class _Writer:
     def unit(self, number: Expr) -> None:
         """Compute one run of rows for one panel."""
         e, panels = self.e, self.product.packed[0]
+        if self.product.scale is not None:
+            of_image = e.i64(panels * self.runs)
+            image = e.share(e.divide_down(number, of_image))
+            number = e.share(number - image * of_image)
+            self.image = image, e.share(image * self.rows)
         group = e.share(self.together * e.i64(panels))
         block = e.share(e.divide_down(number, group))
         inside = e.share(number - block * group)
@@ -220,7 +253,7 @@ class _Writer:
 
     def _panel(self, panel: Expr, first: Expr) -> None:
         """Compute the tiles from `first` on of whichever panel; the last may be narrower."""
-        panels, _, width = self.product.packed
+        panels, width = self.product.packed[0], self.width
         left = self.product.columns - (panels - 1) * width
         self.e.peel_last(
             panel, panels, width, left, lambda columns: self._tiles(panel, first, columns)
@@ -228,7 +261,7 @@ class _Writer:
 
     def _tiles(self, panel: Expr, first: Expr, columns: int) -> None:
         """Compute a run of tiles of this many columns of a panel, a tile's width after another."""
-        e, width = self.e, self.vectors * VECTOR
+        e, width = self.e, self.vectors // self.product.halves * VECTOR
         whole = columns // width
         if whole > 1:
             with e.loop(e.i64(whole)) as part:
@@ -241,13 +274,14 @@ class _Writer:
     def _run(self, panel: Expr, begin: Expr, first: Expr, columns: int) -> None:
         """Compute a run of tiles of `columns` from column `begin` of a panel on."""
         e, product, height = self.e, self.product, self.height
-        size = ceil(columns / VECTOR), columns % VECTOR or VECTOR
+        size = ceil(columns / VECTOR) * product.halves, columns % VECTOR or VECTOR
         _, depth, width = product.packed
-        left = e.share(panel * e.i64(width) + begin)
+        left = e.share(panel * e.i64(self.width) + begin)
         made = open_panel(e, self.buffers, product, left, size)
         start = e.share(panel * e.i64(depth * width) + begin)
 
         def tile(rows: int, row: Expr) -> None:
+            row = row if self.image is None else row + self.image[1]
             self._tile(made, rows, start, e.share(row))
 
         count = e.minimum(self.of_run, self.whole - first)
@@ -279,6 +313,7 @@ class _Writer:
     def _tile(self, panel: Panel, rows: int, start: Expr, row: Expr) -> None:
         """Compute a tile of the rows from `row` on and the columns whose weights begin there."""
         e, (_, depth, width) = self.e, self.product.packed
+        offsets, scale = self._offsets(panel.vectors), self._scale()
         x, weight = self.buffers[self.product.x], self.buffers[self.product.weight]
         base = e.share(row * e.i64(depth))
         with (
@@ -286,13 +321,31 @@ class _Writer:
             e.loop(e.i64(depth)) as k,
         ):
             at = start + k * e.i64(width)
-            for vector in range(panel.vectors):
-                e.prefetch(weight, at + e.i64(_AHEAD * width + vector * VECTOR), NEAREST)
+            for offset in offsets:
+                e.prefetch(weight, at + e.i64(_AHEAD * width + offset), NEAREST)
             e.prefetch(weight, self.next + k * self.ahead, NEAR)
-            multiply_add(
-                e, registers, lambda r: x[base + e.i64(r * depth) + k],
-                lambda vector, lane: weight[at + e.i64(vector * VECTOR) + lane],
-            )  # fmt: skip
+
+            def column(vector: int, lane: Expr) -> Expr:
+                value = weight[at + e.i64(offsets[vector]) + lane]
+                return value if scale is None else value * scale(k)
+
+            multiply_add(e, registers, lambda r: x[base + e.i64(r * depth) + k], column)
+
+    def _scale(self) -> Callable[[Expr], Expr] | None:
+        """Return what gives the factor of a step of the depth; None if there are no factors."""
+        product, e = self.product, self.e
+        if product.scale is None or self.image is None:
+            return None
+        scale, image = self.buffers[product.scale], self.image[0]
+        if product.signature.inputs[product.scale].shape[0] == 1:
+            image = e.i64(0)
+        return lambda k: scale[image * e.i64(product.packed[1]) + k]
+
+    def _offsets(self, vectors: int) -> list[int]:
+        """Return where the vectors of a tile begin, from its first column on in a panel."""
+        count = vectors // self.product.halves
+        starts = range(0, self.product.halves * self.width, self.width)
+        return [start + number * VECTOR for start in starts for number in range(count)]
 
 
 @refusals
@@ -303,47 +356,116 @@ def match(signature: RegionSignature) -> Product | Refused | None:
     if len(products) != 1 or len(signature.outputs) != 1:
         return None
     (node,) = products
-    x, weight = body.inputs.get(node.input[0]), _packed(body, node.input[1])
+    split = next(iter(body.nodes("Split")), None)
+    columns = signature.outputs[0].shape[-1] if signature.outputs[0].shape else ""
+    if isinstance(columns, str):
+        return None
+    columns *= 1 if split is None else 2
+    weight = _packed(body, node.input[1], columns, split)
     if weight is None:
         return None
+    x, scale = _rows(body, node.input[0])
     if x is None:
         return Refused("a product of something that is computed in the region")
-    if refused := _misfit(signature, x, weight):
+    if refused := _misfit(signature, x, weight, columns):
         return refused
     start, bias = node.output[0], None
     for each in body.nodes("Add"):
         others = [name for name in each.input if name != start]
         number = body.inputs.get(others[0]) if len(others) == 1 else None
-        if (
-            number is not None
-            and signature.inputs[number].shape == signature.outputs[0].shape[-1:]
-        ):
+        if number is not None and signature.inputs[number].shape == (columns,):
             start, bias = each.output[0], number
             break
-    epilogue = needed(read_epilogue(body, start, body.function.output[0]))
-    return Product(signature, x, weight, bias, epilogue)
+    epilogue = needed(_epilogue(body, start, split, columns))
+    return Product(signature, x, weight, bias, epilogue, scale)
 
 
-def _packed(body: Body, name: str) -> int | None:
-    """Return the input whose panels, [panels, depth, width], are the matrix `name`."""
-    columns = body.signature.outputs[0].shape[-1:]
+def _rows(body: Body, name: str) -> tuple[int | None, int | None]:
+    """Return the input that a product's rows are, and that of the factors that they have.
+
+    Neither is there if the rows are something else. Factors are one row for each image, or one
+    for all.
+    """
+    if (number := body.inputs.get(name)) is not None:
+        return number, None
+    scaled = body.producer(name, "Mul")
+    numbers = [] if scaled is None else [body.inputs.get(each) for each in scaled.input]
+    for x, scale in (numbers, numbers[::-1]) if len(numbers) > 1 else ():
+        if x is None or scale is None:
+            continue
+        rows, factors = (body.signature.inputs[each].shape for each in (x, scale))
+        inner = (*(1 for _ in rows[1:-1]), *rows[-1:])
+        if len(rows) > 2 and factors[1:] == inner and factors[0] in (1, rows[0]):
+            return x, scale
+    return None, None
+
+
+@refusals
+def _epilogue(
+    body: Body, start: str, split: onnx.NodeProto | None, columns: int
+) -> Epilogue | Refused:
+    """Return what follows the product and its bias."""
+    signature, end = body.signature, body.function.output[0]
+    halves: list[str] = [start]
+    if split is not None:
+        if not _halves(body, split, start, columns):
+            return Refused("a Split of something else than the columns, in two halves")
+        halves = list(split.output)
+    nodes = body.dependent(halves)
+    made = {*halves, *(name for node in nodes for name in node.output)}
+    extras = dict.fromkeys(halves[1:], SECOND_HALF)
+    for name in (name for node in nodes for name in node.input):
+        if name not in made and (number := body.inputs.get(name)) is not None:
+            extras[name] = number
+    shape = signature.outputs[0].shape
+    if any(n != SECOND_HALF and signature.inputs[n].shape != shape for n in extras.values()):
+        return Refused("an epilogue with an operand of another shape")
+    values, epilogue = needed(read_steps(body, nodes, halves[0], extras))
+    last = Value(len(epilogue.extras) + len(epilogue.steps)) if epilogue.steps else Value(0)
+    if values.get(end) != last:
+        return Refused("a result that is not the last step's")
+    return epilogue
+
+
+def _halves(body: Body, split: onnx.NodeProto, start: str, columns: int) -> bool:
+    """Say whether a Split cuts what is summed up into its two halves of columns."""
+    rank = len(body.signature.outputs[0].shape)
+    is_last = integer(split, "axis", 0) in (-1, rank - 1)
+    sizes = body.split_sizes(split, columns)
+    return split.input[0] == start and is_last and sizes == [columns // 2] * 2
+
+
+def _packed(body: Body, name: str, columns: int, split: onnx.NodeProto | None) -> int | None:
+    """Return the input whose panels are the matrix `name`.
+
+    They are [panels, depth, width], and [panels, depth, 2, width] of a product that is split.
+    """
     for number, spec in enumerate(body.signature.inputs):
-        sizes = [size for size in (*spec.shape, *columns) if isinstance(size, int) and size > 0]
-        if len(spec.shape) == 3 and len(sizes) == 4:
-            packing = layout(sizes[1], sizes[3], sizes[2])
-            if body.packed(name, packing) == number:
-                return number
+        sizes = [size for size in spec.shape if isinstance(size, int) and size > 0]
+        if len(spec.shape) != len(sizes) or len(sizes) != (3 if split is None else 4):
+            continue
+        if split is None:
+            packing = layout(sizes[1], columns, sizes[2])
+        else:
+            packing = gated_layout(sizes[1], columns)
+        if body.packed(name, packing) == number:
+            return number
     return None
 
 
-def _misfit(signature: RegionSignature, x: int, weight: int) -> Refused | None:
+def _panels(signature: RegionSignature, weight: int) -> tuple[int, int, int]:
+    """Return panels, depth, and columns of a panel."""
+    panels, depth, *widths = known(signature.inputs[weight].shape)
+    return panels, depth, prod(widths)
+
+
+def _misfit(signature: RegionSignature, x: int, weight: int, columns: int) -> Refused | None:
     given, made = signature.inputs[x], signature.outputs[0]
-    panels, depth, width = known(signature.inputs[weight].shape)
+    panels, depth, width = _panels(signature, weight)
     if any(each.dtype != "float32" for each in (*signature.inputs, made)):
         return Refused("a product that is not in float32")
     if len(given.shape) < 2 or made.shape[:-1] != given.shape[:-1] or given.shape[-1] != depth:
         return Refused("a product of other rows than the result has")
-    (columns,) = known(made.shape[-1:])
     if width % VECTOR or not width or not depth or not (panels - 1) * width < columns:
         return Refused("a matrix that is packed in another way")
     return None
@@ -373,5 +495,5 @@ def estimate(level: str, sizes: ProductSizes) -> tuple[float, float]:
 ANCHOR = Anchor(
     "product", operators=(("", "Gemm"), ("", "MatMul")), longest=8, level="x86-64-v4",
     regions="ortkit.fusion.regions.packed_regions:products", estimate=estimate,
-    packed=PackedMatrix(layout, least_rows=16, least_side=32, least_gain=0.05),
+    packed=PackedMatrix(layout, gated_layout, least_rows=16, least_side=32, least_gain=0.05),
 )  # fmt: skip

@@ -28,33 +28,43 @@ class Destination:
 
     Args:
         output: Written.
-        extras: Read in the same places, for the epilogue.
+        extras: Read in the same places, for the epilogue; None for columns of the tile itself.
         channels: Of a pixel.
         first: The first channel of the tile.
         lanes: How many channels of the tile's last vector there are.
     """
 
     output: Buffer
-    extras: Sequence[Buffer]
+    extras: Sequence[Buffer | None]
     channels: int
     first: Expr
     lanes: int = VECTOR
+
+    @property
+    def halves(self) -> int:
+        """In how many parts the vectors of a tile are: 2 if the second ones gate the first."""
+        return 2 if None in self.extras else 1
 
 
 def load_bias(e: TileEmitter, bias: Buffer | None, vectors: int, to: Destination) -> Buffer:
     """Return scratch with the bias of each of the tile's channels, zero where there is none."""
     result = e.scratch(vectors * VECTOR)
-    for vector in range(vectors):
-        start = e.i64(vector * VECTOR)
-        width = VECTOR if vector < vectors - 1 else to.lanes
+    count = vectors // to.halves
+    for number in range(vectors):
+        half, vector = divmod(number, count)
+        start = e.i64(number * VECTOR)
+        width = VECTOR if vector < count - 1 else to.lanes
         if bias is None or width < VECTOR:
             with e.vector(VECTOR) as lane:
                 e.store(result, e.f32(0.0), start + lane)
         if bias is not None:
-            for offset, count in parts(width):
-                with e.lanes(count) as lane:
+            for offset, size in parts(width):
+                with e.lanes(size) as lane:
                     at = start + e.i64(offset) + lane
-                    e.store(result, bias[to.first + at], at)
+                    source = to.first + at
+                    if half:
+                        source = source + e.i64(to.channels - count * VECTOR)
+                    e.store(result, bias[source], at)
     return result
 
 
@@ -80,9 +90,10 @@ def expect_tile(e: TileEmitter, tile: Tile, to: Destination, pixel: Expr) -> Non
     """Ask for what `write_tile` will read and write: it comes while the tile is computed."""
     for row in range(tile.rows):
         at = e.share((pixel + e.i64(row)) * e.i64(to.channels) + to.first)
-        for vector in range(tile.vectors):
+        for vector in range(tile.vectors // to.halves):
             for buffer in (*to.extras, to.output):
-                e.prefetch(buffer, at + e.i64(vector * VECTOR), NEAREST)
+                if buffer is not None:
+                    e.prefetch(buffer, at + e.i64(vector * VECTOR), NEAREST)
 
 
 def multiply_add(
@@ -114,28 +125,32 @@ def write_tile(
     the code.
     """
     rows, vectors = len(registers), len(registers[0])
+    written = vectors // to.halves
     if epilogue.flops <= _FEW_FLOPS and to.lanes == VECTOR:
         for row, registers_of_row in enumerate(registers):
             sink = e.share((pixel + e.i64(row)) * e.i64(to.channels) + to.first)
-            for vector, register in enumerate(registers_of_row):
+            for vector, register in enumerate(registers_of_row[:written]):
                 start = e.i64(0), sink + e.i64(vector * VECTOR)
-                write_vector(e, register, epilogue, to, start, VECTOR)
+                second = registers_of_row[(written + vector) % vectors]
+                write_vector(e, register, epilogue, to, start, VECTOR, (second, 0))
         return
     scratch = e.scratch(rows * vectors * VECTOR)
     for number, vector, register, lane in each_register(e, registers):
         e.store(scratch, register[lane], e.i64((number * vectors + vector) * VECTOR) + lane)
-    full = vectors if to.lanes == VECTOR else vectors - 1
+    full = written if to.lanes == VECTOR else written - 1
+    second = scratch, written * VECTOR
     with e.loop(e.i64(rows)) as row:
         source = e.share(row * e.i64(vectors * VECTOR))
         sink = e.share((pixel + row) * e.i64(to.channels) + to.first)
         if full:
             with e.loop(e.i64(full)) as vector:
                 offset = vector * e.i64(VECTOR)
-                write_vector(e, scratch, epilogue, to, (source + offset, sink + offset), VECTOR)
-        if full < vectors:
+                start = source + offset, sink + offset
+                write_vector(e, scratch, epilogue, to, start, VECTOR, second)
+        if full < written:
             for offset, count in parts(to.lanes):
                 at = e.i64(full * VECTOR + offset)
-                write_vector(e, scratch, epilogue, to, (source + at, sink + at), count)
+                write_vector(e, scratch, epilogue, to, (source + at, sink + at), count, second)
 
 
 def write_vector(
@@ -145,6 +160,7 @@ def write_vector(
     to: Destination,
     offsets: tuple[Expr, Expr],
     width: int,
+    second: tuple[Buffer, int] | None = None,
 ) -> None:
     """Apply the epilogue to `width` elements and write them.
 
@@ -155,8 +171,14 @@ def write_vector(
         to: Where results go.
         offsets: The first element in the scratch, and in the output.
         width: At most a vector.
+        second: What was computed of the second half of the columns, and how many elements it is
+            behind the first one.
     """
     start, at = (e.share(each) for each in offsets)
+    other, behind = second or (scratch, 0)
     with e.lanes(width) as lane:
-        extras = [extra[at + lane] for extra in to.extras]
+        extras = [
+            other[start + e.i64(behind) + lane] if extra is None else extra[at + lane]
+            for extra in to.extras
+        ]
         e.store(to.output, epilogue.write(e, scratch[start + lane], extras), at + lane)

@@ -17,7 +17,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import known
 
 from ...forms.conv import Convolution
-from ...forms.epilogue import Epilogue
+from ...forms.epilogue import SECOND_HALF, Epilogue
 from .emitter import TileEmitter
 from .gemm_tile import Destination, accumulators, expect_tile, load_bias, write_tile
 from .registers import VECTOR, Tile
@@ -196,13 +196,14 @@ def open_panel(
         buffers: The region's tensors.
         of: What is computed.
         first: The panel's first column.
-        size: Its vectors, and the lanes of its last one.
+        size: Its vectors, those of both halves if the columns have two, and the lanes of the
+            last one.
         into: What holds results and how far its rows are apart, if that is no output.
     """
     vectors, lanes = size
     (columns,) = known(of.signature.outputs[0].shape[-1:])
     output, pitch = into or (buffers[len(of.signature.inputs)], columns)
-    extras = [buffers[extra] for extra in of.epilogue.extras]
+    extras = [None if extra == SECOND_HALF else buffers[extra] for extra in of.epilogue.extras]
     to = Destination(output, extras, pitch, first, lanes)
     bias = load_bias(e, None if of.bias is None else buffers[of.bias], vectors, to)
     return Panel(e, of.epilogue, to, bias, vectors)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.regions.cost_model import nominal
 from ortkit.fusion.regions.epilogue_ops import EPILOGUE_OPS, is_own_step
+from ortkit.fusion.regions.gated import gate_of
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.graph.symbolic.dims import Size
@@ -23,6 +24,9 @@ from ortkit.kernels.prepack import Array, Prepack
 from ortkit.refusal import Refused, needed, refusals
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
+
+#: A second level of cache, which holds less than this.
+_NEAR_BYTES, _FLOAT_BYTES = 2 << 20, 4
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,13 @@ class Product:
         factor: That `weight` is multiplied by.
         bias: [columns]; None if there is none.
         bias_value: The constant that `bias` is as it lies; None if it is made of one.
-        epilogue: Functions of one value, in order.
+        epilogue: What is computed of each result, in order: functions of one value, sums with
+            `residual`, or a Split and what makes one value of its halves.
         end: The result.
+        is_gated: Whether the epilogue begins with a Split.
+        residual: What the epilogue adds beside constants, of the result's shape; None for nothing.
+        scale: Factors of the columns of `x`, [images, 1 ..., depth] or one row for all images;
+            the first node multiplies them. None if there are none.
     """
 
     of: PackedMatrix
@@ -95,11 +104,19 @@ class Product:
     bias_value: ir.Value | None
     epilogue: tuple[ir.Node, ...]
     end: ir.Value
+    is_gated: bool = False
+    residual: ir.Value | None = None
+    scale: ir.Value | None = None
+
+    @property
+    def layout(self) -> Callable[[int, int], Prepack]:
+        """How its matrix is packed."""
+        return self.of.gated_layout if self.is_gated else self.of.layout
 
     @property
     def panels(self) -> Panels:
         """Its matrix as the kernel reads it."""
-        return Panels(self.weight, self.is_transposed, self.factor, self.of.layout)
+        return Panels(self.weight, self.is_transposed, self.factor, self.layout)
 
 
 @refusals
@@ -161,6 +178,37 @@ def with_epilogues(scope: Scope, first: Product, longest: int, *, in_place: bool
     ]
 
 
+def with_scale(scope: Scope, product: Product) -> Product | None:
+    """Return a product with the node in front that multiplies the columns of its rows.
+
+    None if there is none, or if what it makes stays in the cache: the factors go to the matrix
+    again for each tile of rows, which is as slow then.
+    """
+    node = product.x.producer()
+    if node is None or (node.domain, node.op_type) != ("", "Mul") or len(product.x.uses()) > 1:
+        return None
+    if product.x.is_graph_output() or node.graph is not product.nodes[0].graph:
+        return None
+    shape = scope.shapes.shape(product.x)
+    if shape is None or len(shape) < 3 or not is_far(shape):
+        return None
+    for x, scale in (node.inputs, node.inputs[::-1]):
+        factors = None if scale is None else scope.shapes.shape(scale)
+        if x is None or scale is None or factors is None or scope.shapes.shape(x) != shape:
+            continue
+        if len(factors) == len(shape) and factors[0] in (1, shape[0]):
+            inner = (*(1 for _ in shape[1:-1]), shape[-1])
+            if tuple(factors[1:]) == inner:
+                return replace(product, nodes=(node, *product.nodes), x=x, scale=scale)
+    return None
+
+
+def is_far(shape: Sequence[Size]) -> bool:
+    """Say whether float32 of a shape is too large for the cache, one sample if that is unknown."""
+    first = shape[0] if isinstance(shape[0], int) else 1
+    return first * prod(map(nominal, shape[1:])) * _FLOAT_BYTES >= _NEAR_BYTES
+
+
 def sizes_as_text(sizes: Sequence[Size]) -> tuple[int | str, ...]:
     """Return sizes as a `TensorSpec` has them."""
     return tuple(size if isinstance(size, int) else str(size) for size in sizes)
@@ -189,6 +237,8 @@ def _longer(scope: Scope, product: Product, *, in_place: bool) -> Product | None
     node = uses[0].node
     if node.graph is not product.nodes[0].graph or not node.outputs:
         return None
+    if in_place and node.op_type == "Split":
+        return _gated(scope, product, node)
     nodes, end = (*product.nodes, node), node.outputs[0]
     if is_reshape(node):
         if node.inputs[0] is not product.end or in_place:
@@ -197,6 +247,10 @@ def _longer(scope: Scope, product: Product, *, in_place: bool) -> Product | None
     others = [value for value in node.inputs if value is not None and value is not product.end]
     arrays = [scope.array(value, product.columns) for value in others]
     known = [array for array in arrays if array is not None]
+    if in_place and len(others) == 1 and not known and _is_residual(scope, product, node):
+        return replace(
+            product, nodes=nodes, epilogue=(*product.epilogue, node), end=end, residual=others[0]
+        )
     if len(known) < len(arrays):
         return None
     if _is_bias(node, known, product):
@@ -208,6 +262,30 @@ def _longer(scope: Scope, product: Product, *, in_place: bool) -> Product | None
     if any(array.size != 1 or array.ndim > rank for array in known):
         return None
     return replace(product, nodes=nodes, epilogue=(*product.epilogue, node), end=end)
+
+
+def _is_residual(scope: Scope, product: Product, node: ir.Node) -> bool:
+    """Say whether a node adds rows of the result's shape, which come from memory.
+
+    A sum that stays in the cache is left to what reads it, such as a norm.
+    """
+    if (node.domain, node.op_type) != ("", "Add") or product.residual is not None:
+        return False
+    shape = scope.shapes.shape(product.end)
+    if shape is None or any(scope.shapes.shape(value) != shape for value in node.inputs if value):
+        return False
+    return is_far(shape)
+
+
+def _gated(scope: Scope, product: Product, split: ir.Node) -> Product | None:
+    """Return a product with the Split of its columns, and the nodes that make one value of it."""
+    found = gate_of(scope, product.end, split)
+    if found is None or product.epilogue or len(product.weight.uses()) > 1:
+        return None
+    return replace(
+        product, nodes=(*product.nodes, *found), epilogue=found, end=found[-1].outputs[0],
+        is_gated=True,
+    )  # fmt: skip
 
 
 def _is_step(node: ir.Node) -> bool:

@@ -17,7 +17,13 @@ from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS
-from ortkit.fusion.regions.packed import Product, find_product, sizes_as_text, with_epilogues
+from ortkit.fusion.regions.packed import (
+    Product,
+    find_product,
+    sizes_as_text,
+    with_epilogues,
+    with_scale,
+)
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import joined_rows
@@ -30,6 +36,8 @@ from ortkit.rewrite.log import DENIED
 
 #: Of bodies that kernels are made of, and nothing else.
 _OPSET = 20
+#: What a product takes longer if its matrix has factors: those of a tile of 14 rows.
+_SCALED = 15 / 14
 _Sizes = Sequence[int | str]
 
 
@@ -81,6 +89,9 @@ def _choices(search: Search, anchor: Anchor, first: Product) -> Iterator[Product
             x, nodes = node.inputs[0], (node, *nodes)
         if x is not epilogue.x and not search.in_place:
             yield replace(epilogue, x=x, nodes=nodes)
+        scaled = with_scale(search.scope, epilogue) if search.in_place else None
+        if scaled is not None:
+            yield scaled
         yield epilogue
 
 
@@ -102,7 +113,14 @@ def _predict(search: Search, anchor: Anchor, product: Product) -> Prediction:
     before, after = search.cost.corrected(anchor.kind, found or (0.0, 0.0))
     if product.bias is not None:
         before += product.count * product.columns * ARITHMETIC_NS
-    return search.cost.around((before, after), (), product.epilogue)
+    first = next(iter(product.epilogue), None)
+    if first is not None and first.op_type == "Add" and product.residual in first.inputs:
+        # No product of ONNX Runtime's adds rows.
+        before += search.cost.elements(product.end) * ARITHMETIC_NS
+    prologue = product.nodes[:1] if product.scale is not None else ()
+    if prologue:
+        after *= _SCALED
+    return search.cost.around((before, after), prologue, product.epilogue)
 
 
 def _signature(search: Search, anchor: Anchor, product: Product) -> RegionSignature | Refused:
@@ -122,14 +140,19 @@ def _signature(search: Search, anchor: Anchor, product: Product) -> RegionSignat
     def spec(name: str, shape: _Sizes) -> TensorSpec:
         return TensorSpec(name, anchor.dtype, tuple(shape))
 
-    packed = product.of.layout(product.depth, product.columns)
+    packed = product.layout(product.depth, product.columns)
+    columns = product.columns // 2 if product.is_gated else product.columns
     sizes = {"x": (*rows, product.depth), "w": packed.shape}
     if product.bias is not None:
         sizes["b"] = (product.columns,)
+    if product.scale is not None:
+        sizes["s"] = sizes_as_text(scope.shapes.shape(product.scale) or ())
+    if product.residual is not None:
+        sizes["r"] = (*results, columns)
     name = "_".join([anchor.kind, *(node.op_type.lower() for node in product.epilogue)])
     nodes = _nodes(search, product, opset)
     inputs = {each: spec(each, shape) for each, shape in sizes.items()}
-    result = {nodes[-1].output[0]: spec("y", (*results, product.columns))}
+    result = {nodes[-1].output[0]: spec("y", (*results, columns))}
     return signature_of(name, nodes, opset, inputs, result)
 
 
@@ -145,20 +168,29 @@ def _name_of(rows: int | str, sizes: _Sizes) -> int | str:
 
 def _nodes(search: Search, product: Product, opset: int) -> list[onnx.NodeProto]:
     writer = NodeWriter()
+    rows = "x" if product.scale is None else writer.op("Mul", "x", "s")
     value = writer.op(
-        "MatMul", "x", writer.unpacked("w", product.of.layout(product.depth, product.columns))
+        "MatMul", rows, writer.unpacked("w", product.layout(product.depth, product.columns))
     )
     if product.bias is not None:
         value = writer.op("Add", value, "b")
+    known: dict[ir.Value, str] = {}
+    if product.residual is not None:
+        known[product.residual] = "r"
     for node in product.epilogue:
+        if node.op_type == "Split":
+            sizes = writer.integers(*[product.columns // 2] * 2)
+            known |= zip(node.outputs, writer.split(value, sizes, axis=-1), strict=True)
+            continue
         names = []
         for operand in node.inputs:
             array = search.scope.array(operand, 1)
             if array is None:
-                names.append("" if operand is None else value)
+                names.append("" if operand is None else known.get(operand, value))
             else:
                 names.append(writer.constant(array.reshape(())))
         value = write_step(writer, node, names, opset)
+        known[node.outputs[0]] = value
     return writer.nodes
 
 
@@ -172,4 +204,5 @@ def _region(search: Search, product: Product, name: str) -> FusedRegion:
         inputs.append(
             row or detached_constant(ir.tensor(product.bias), f"{product.end.name}/bias")
         )
+    inputs += [each for each in (product.scale, product.residual) if each is not None]
     return FusedRegion(name, product.nodes, tuple(inputs), (product.end,))

@@ -12,6 +12,8 @@ from ortkit.kernels.prepack import Array, Prepack
 
 #: Columns of a panel, vectors of 16. Tiles of each are as fast where K is small.
 _WIDTHS = (48, 64, 32)
+#: Of one half, where panels have columns of two.
+_HALF_WIDTHS = (32, 16)
 #: From this K on tiles of 48 columns are never slower, and for some K they are faster: Zen 4 takes
 #: 1.07 times as long with panels of 64 for K of 1280 (AMD EPYC, 128 rows, 2026-11-28).
 _DEEP, _DEEP_WIDTH = 1024, 48
@@ -32,6 +34,21 @@ def layout(depth: int, columns: int, width: int = 0) -> Prepack:
     count = -(-columns // width)
     whole = depth, count * width
     return Prepack((count, depth, width), (1, 0, 2), whole, (depth, columns), axes=(1,))
+
+
+def gated_layout(depth: int, columns: int) -> Prepack:
+    """Return panels of a matrix whose two halves of columns are multiplied by each other.
+
+    A panel [K, 2, width] has as many columns of the first half as of the second one. `columns`
+    counts both halves.
+    """
+    half = columns // 2
+    width = min(_HALF_WIDTHS, key=lambda number: -half % number)
+    count = -(-half // width)
+    return Prepack(
+        (count, depth, 2, width), (1, 2, 0, 3), (depth, 2, count * width), (depth, 2, half),
+        axes=(2,), then=(("Reshape", (depth, columns)),),
+    )  # fmt: skip
 
 
 def _width(depth: int, columns: int) -> int:
