@@ -24,12 +24,14 @@ from ortkit.refusal import Refused
 from ...forms.conv_half import HalfConvolution, epilogue_text, optional, read_half, sum_call
 from ..alignment import UNALIGNED_ARCHITECTURES
 from .conv_source import Source, source_of
-from .conv_tiles import UNALIGNED, Tile, choose_box, choose_tile
+from .conv_tiles import UNALIGNED, Tile, choose_box, choose_tile, is_streamed
 from .conv_tma import box_variant
 
 #: Where the number of pixels is not known: up to these many one kernel each, and one for more.
 _STEPS = (256, 4096, 50000)
 _NOMINAL = (128, 2048, 16384, 200_000)
+#: Of an element.
+_BYTES = 2
 #: Positions of pixels have 32 bits.
 _MOST = 2**31 - 1 - 256
 
@@ -68,13 +70,15 @@ class Conv:
         )
         tensors, parts = len(conv.signature.inputs), Scratch(len(source.scratch), "float32")
         extra = optional(next(iter(conv.epilogue.extras), None))
+        size = _BYTES * conv.channels * source.depth * source.taps
+        policy = "evict_first" if is_streamed(conv.pixels.static or most, size) else ""
         arguments: tuple[Passed, ...] = (
             source.x, source.weight, optional(conv.bias), optional(conv.gate),
             extra, Tensor(tensors), parts if tile.split > 1 else None, Size(conv.pixels),
             Size(source.height), Size(source.width), source.channels, source.pitch,
             *(Size(extent_of(size)) for size in conv.output.shape[1:3]), conv.channels,
             *source.kernel, *source.strides, *source.dilations, *source.pads, source.is_point,
-            source.is_planar, tile.pixels, tile.channels, tile.depth, tile.split,
+            source.is_planar, tile.pixels, tile.channels, tile.depth, tile.split, policy,
         )  # fmt: skip
         calls = [
             *source.calls,

@@ -18,6 +18,7 @@ def conv_kernel(
     DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
     IS_POINT: tl.constexpr, IS_PLANAR: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
+    POLICY: tl.constexpr,
 ):  # fmt: skip
     """Write `epilogue(conv(x * gate, w) + bias, extra)` of one tile of pixels and channels.
 
@@ -34,6 +35,7 @@ def conv_kernel(
         IS_POINT: Whether an output pixel reads the one input pixel in its place.
         SPLIT: How many blocks share the depth of a tile; where there are more than one, each
             writes its sum to `parts`, and nothing else.
+        POLICY: What the L2 cache is to do with weights, as `tl.load` has it.
     """
     # Neighbouring blocks have the same pixels: x is read from memory once.
     rn = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -49,8 +51,12 @@ def conv_kernel(
     is_column = rn < OUT
     acc = tl.zeros((BM, BN), tl.float32)
     image = rm // (OH * OW)
+    pieces: tl.constexpr = (C + BK - 1) // BK
     if IS_POINT:
-        for k in tl.range(0, C, BK):
+        each: tl.constexpr = (pieces + SPLIT - 1) // SPLIT * BK
+        start = tl.program_id(2) * each if SPLIT > 1 else 0
+        stop = tl.minimum(start + each, C) if SPLIT > 1 else C
+        for k in tl.range(start, stop, BK):
             is_k = k + rk < C
             a = tl.load(
                 x + rm[:, None].to(tl.int64) * PITCH + (k + rk)[None, :],
@@ -68,6 +74,7 @@ def conv_kernel(
                 w + rn[None, :] * C + (k + rk)[:, None],
                 mask=is_column[None, :] & is_k[:, None],
                 other=0.0,
+                eviction_policy=POLICY,
             )
             acc = tl.dot(a, b, acc)
     else:
@@ -92,10 +99,10 @@ def conv_kernel(
                     w + rn[None, :] * (KH * KW * C) + at[:, None],
                     mask=is_column[None, :] & is_k[:, None],
                     other=0.0,
+                    eviction_policy=POLICY,
                 )
                 acc = tl.dot(a, b, acc)
         else:
-            pieces: tl.constexpr = (C + BK - 1) // BK
             first = image.to(tl.int64) * (H * W)
             each: tl.constexpr = (KH * KW * pieces + SPLIT - 1) // SPLIT
             start = tl.program_id(2) * each if SPLIT > 1 else 0
@@ -114,6 +121,7 @@ def conv_kernel(
                     w + rn[None, :] * (KH * KW * C) + (tap * C + k)[:, None],
                     mask=is_column[None, :] & is_k[:, None],
                     other=0.0,
+                    eviction_policy=POLICY,
                 )
                 acc = tl.dot(a, b, acc)
     at = rm[:, None].to(tl.int64) * OUT + rn[None, :]

@@ -7,6 +7,15 @@ from dataclasses import dataclass, replace
 #: Multiprocessors of a GPU, about; from this many steps on a tile may be shared, by this many
 #: blocks.
 _PROCESSORS, _MANY_STEPS, _MOST_SPLIT = 132, 16, 8
+#: Blocks that keep a GPU busy. Fewer of a filter of one tap share a depth from this one on. Up to
+#: the last number, blocks of a larger filter share it so that each multiprocessor has one.
+_BUSY, _DEEP, _FEW_BLOCKS = 96, 2048, 33
+#: Pixels of a few small images, in steps of this much of the depth.
+_SMALL, _STEP = 1024, 128
+#: Tiles of 32 rows where there are fewer of 64 x 32.
+_FEW_WIDE = 64
+#: Bytes of weights from which those of few pixels leave the L2 cache first.
+_STREAMED = 1 << 19
 #: Up to this many, boxes are too few to keep a GPU busy; fewer channels are read fast enough.
 _FEW_PIXELS, _GATED_PIXELS, _LEAST_CHANNELS, _LEAST_DEPTH = 1024, 4096, 64, 128
 #: So few blocks of 128 x 64 share the depth, if it has this many steps, a block this many of them,
@@ -39,10 +48,11 @@ def choose_tile(
 ) -> Tile:
     """Return a tile for a product of [pixels, depth] and [depth, channels], of each tap.
 
-    Measured on an H100 (2026-11). From 64 rows on products are those of warp groups, which read
-    both factors from shared memory. With few rows there are few blocks, and what a step of the
-    loop takes, some 0.2 microseconds, is what a deep product costs: small tiles with many
-    channels a step are faster then, and several blocks for one tile where steps are many.
+    Measured on an H100, for one image on an H200 (2026-11). From 64 rows on products are those of
+    warp groups, which read both factors from shared memory. With few rows there are few blocks,
+    and what a step of the loop takes, some 0.2 microseconds, is what a deep product costs. Many
+    channels a step are faster then, and several blocks for one tile where steps are many. Tiles
+    get narrower, and lower last, where blocks would be too few.
 
     Args:
         pixels: Rows.
@@ -52,15 +62,32 @@ def choose_tile(
         is_gated: Whether rows are multiplied by factors as they are read.
     """
     rows, columns, step, warps, stages = 64, 32, 64, 4, 4
+    high = -(-pixels // rows)
+    halves, wide, narrow = (high * -(-channels // each) for each in (64, 32, 16))
     if taps > 1:
-        if pixels <= 1024 and depth >= 128:
-            step = 128
+        if pixels <= _SMALL and depth >= _STEP:
+            step = _STEP
+            if wide < _BUSY <= narrow and taps * -(-depth // step) < _MANY_STEPS:
+                columns = 16
+    elif is_gated and pixels <= 256:
+        rows, columns, step, warps, stages = 16, 16 if depth > 256 else 32, _STEP, 2, 4
+        if depth > 512:
+            columns, step, warps, stages = 32, 256, 4, 3
+    elif _STEP // 2 < depth <= _STEP and pixels <= 4096:
+        # One step instead of two.
+        step = _STEP
+        if pixels <= _SMALL and wide < _FEW_WIDE:
+            rows = 32
+        elif not is_gated and halves >= _BUSY:
+            columns = 64
     elif is_gated:
         stages = 3
-        if pixels <= 256:
-            rows, columns, step, warps, stages = 16, 16 if depth > 256 else 32, 128, 2, 4
     elif pixels <= 256 and depth >= 512:
-        rows, columns, step, stages = 16, 16 if pixels <= 64 else 32, 256, 3
+        step = _STEP
+        if wide < _BUSY <= narrow:
+            columns = 16
+        elif wide < _BUSY and depth < _DEEP:
+            rows, columns, step, stages = 16, 16 if pixels <= 64 else 32, 256, 3
     if pixels > 4096 and channels > 32:
         columns = 64
     if pixels > 50000:
@@ -69,7 +96,8 @@ def choose_tile(
     step = min(step, max(16, power(depth)))
     steps = taps * -(-depth // step)
     tile = Tile(rows, columns, step, warps, max(2, min(stages, steps)))
-    return replace(tile, split=_split(tile, pixels, channels, taps, steps))
+    split = 1 if is_gated else _split(tile, pixels, channels, taps, steps)
+    return replace(tile, split=split)
 
 
 def choose_box(
@@ -109,9 +137,27 @@ def choose_box(
 def _split(tile: Tile, pixels: int, channels: int, taps: int, steps: int) -> int:
     """Return how many blocks share a tile: it has to pay for a launch that adds them up."""
     blocks = -(-pixels // tile.pixels) * -(-channels // tile.channels)
-    if taps == 1 or blocks >= _PROCESSORS // 2 or steps < _MANY_STEPS:
+    if blocks >= _PROCESSORS // 2 or steps < _MANY_STEPS:
         return 1
-    return max(1, min(_MOST_SPLIT, 2 * _PROCESSORS // blocks, steps // 3))
+    if taps == 1:
+        is_deep = pixels <= 256 and steps * tile.depth >= _DEEP
+        return min(_MOST_SPLIT, 2 * _PROCESSORS // blocks, steps // 2) if is_deep else 1
+    share = (1 if blocks <= _FEW_BLOCKS else 2) * _PROCESSORS // blocks
+    return max(1, min(_MOST_SPLIT, share, steps // 3))
+
+
+def is_streamed(pixels: int, weight_bytes: int) -> bool:
+    """Return whether the L2 cache is to give up weights before all else.
+
+    A resnet50 of one image reads 51 MB of weights, as much as an H200's L2 cache has, so that each
+    run found none of the run before there. Its convolutions took 184 microseconds so, and 170
+    where weights of 0.9 MB and more go first (H200, 2026-11).
+
+    Args:
+        pixels: Of all images.
+        weight_bytes: Of the filter.
+    """
+    return pixels <= _SMALL and weight_bytes >= _STREAMED
 
 
 #: Where tensors do not start at multiples of 16 bytes: loads are of single elements in any case.

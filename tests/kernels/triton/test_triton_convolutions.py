@@ -305,7 +305,79 @@ def test_tiles_fit(pixels: int, taps: int, is_gated: bool) -> None:
             assert all(size >= 16 and size & (size - 1) == 0 for size in sizes)
             held = (tile.pixels + tile.channels) * tile.depth * 2 * tile.stages
             assert held <= min(SHARED_BYTES.values())
-            assert tile.split == 1 or (taps > 1 and not is_gated)
+            assert tile.split == 1 or not is_gated
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "depth", "taps", "is_gated", "tile"),
+    [
+        (28, 128, 128, 9, False, (64, 16, 128, 1)), (14, 256, 256, 9, False, (64, 32, 128, 4)),
+        (7, 512, 512, 9, False, (64, 32, 128, 8)), (28, 512, 128, 1, False, (64, 64, 128, 1)),
+        (14, 1024, 512, 1, False, (64, 32, 128, 1)), (14, 256, 1024, 1, False, (16, 32, 256, 1)),
+        (14, 512, 1024, 1, False, (64, 16, 128, 1)), (7, 2048, 512, 1, False, (64, 16, 128, 1)),
+        (7, 512, 2048, 1, False, (64, 32, 128, 8)), (14, 200, 80, 1, False, (32, 32, 128, 1)),
+        (28, 40, 120, 1, True, (32, 32, 128, 1)), (7, 160, 960, 1, True, (16, 32, 256, 1)),
+        (14, 112, 480, 1, True, (16, 16, 128, 1)), (56, 64, 64, 9, False, (64, 32, 64, 1)),
+    ],
+)  # fmt: skip
+def test_tiles_of_one_image_are_those_that_were_fastest(
+    side: int,
+    channels: int,
+    depth: int,
+    taps: int,
+    is_gated: bool,
+    tile: tuple[int, int, int, int],
+) -> None:
+    from ortkit.custom_ops.triton.conv.conv_tiles import choose_tile
+
+    found = choose_tile(side * side, channels, depth, taps, is_gated)
+    assert (found.pixels, found.channels, found.depth, found.split) == tile
+
+
+def test_blocks_share_a_deep_filter_of_one_tap(
+    interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortkit.custom_ops.triton.conv import conv_tiles
+
+    monkeypatch.setattr(conv_tiles, "_DEEP", 512)
+    monkeypatch.setattr(conv_tiles, "_MANY_STEPS", 4)
+    net = Net()
+    inner = net.op("Relu", net.conv("x", (24, 520), 1))
+    y = net.op("Relu", net.op("Add", net.conv(inner, (520, 24), 1), "x"))
+    _, (kind, signature) = signatures_of(net.model((2, 24, 10, 11), [y]))
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    assert [len(source.steps) for source in sources] == [2, 1]
+    check(kind, signature, interpreter)
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "is_streamed"), [(1, 512, True), (1, 256, False), (32, 512, False)]
+)
+def test_weights_that_are_read_once_leave_the_cache_first(
+    batch: int, channels: int, is_streamed: bool
+) -> None:
+    net = Net()
+    y = net.op("Relu", net.conv("x", (channels, 512), 1))
+    ((_, signature),) = signatures_of(net.model((batch, channels, 7, 7), [y]))
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    texts = [source.steps[0].text for source in sources]
+    assert any("'evict_first'" in text for text in texts) == is_streamed
+
+
+def test_such_weights_have_a_policy_in_the_code(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    net = Net()
+    y = net.op("Relu", net.conv("x", (512, 512), 1))
+    ((_, signature),) = signatures_of(net.model((1, 512, 7, 7), [y]))
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    made = compile_step(sources[0].steps[0], 90, tmp_path)
+    assert "createpolicy.fractional.L2::evict_first" in made.ptx
+    loads = re.findall(r"cp\.async\.cg\S*", made.ptx)
+    assert 0 < sum("cache_hint" in load for load in loads) < len(loads)
+    assert ".version 8.0" in compile_step(sources[0].steps[0], 80, tmp_path).ptx
 
 
 def resources(cubin: bytes, folder: Path) -> dict[str, int]:
