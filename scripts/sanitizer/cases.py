@@ -139,6 +139,9 @@ CASES = (
          {"X": ("n", 14, 10, 128), "W": (80, 3, 3, 128), "S": (80,), "Q": (1,), "Z": (1,)},
          {"Y": ("n", 7, 5, 80)}, ({"n": 3}, {"n": 60}),
          dtypes=_BYTE_TYPES),
+    Case("deep_convolution_of_one_tap", _TURNED + "C = Conv <kernel_shape = [1, 1]> (P, V, B)  "
+         + _BACK, {"X": (1, 7, 7, 2048), "W": (264, 1, 1, 2048), "B": (264,)},
+         {"Y": (1, 7, 7, 264)}),
     Case("first_convolution", f"V = Transpose {_IN} (W)  C = Conv <kernel_shape = [3, 3],"
          " pads = [1, 1, 1, 1], strides = [2, 2]> (X, V)  " + _BACK,
          {"X": (2, 3, 17, 19), "W": (24, 3, 3, 3)}, {"Y": (2, 9, 10, 24)}),
