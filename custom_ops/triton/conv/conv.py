@@ -70,8 +70,8 @@ class Conv:
         )
         tensors, parts = len(conv.signature.inputs), Scratch(len(source.scratch), "float32")
         extra = optional(next(iter(conv.epilogue.extras), None))
-        size = _BYTES * conv.channels * source.depth * source.taps
-        policy = "evict_first" if is_streamed(conv.pixels.static or most, size) else ""
+        weight_bytes = _BYTES * conv.channels * source.depth * source.taps
+        policy = "evict_first" if is_streamed(conv.pixels.static or most, weight_bytes) else ""
         arguments: tuple[Passed, ...] = (
             source.x, source.weight, optional(conv.bias), optional(conv.gate),
             extra, Tensor(tensors), parts if tile.split > 1 else None, Size(conv.pixels),
