@@ -19,6 +19,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,8 +38,8 @@ from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
 from scripts.benches import output
+from scripts.benches.cuda_decode import DECODERS, PROMPTS, TOKENS, measure_decoders
 from scripts.benches.cuda_decode import lines as decode_lines
-from scripts.benches.cuda_decode import measure_decoders
 from scripts.benches.cuda_kernels import lines, measure_kernels
 from scripts.benches.cuda_kernels_of import kernels_of
 from scripts.benches.cuda_limits import measure_limit
@@ -100,7 +101,9 @@ def main() -> int:
             results["nbits"] = rows
             output.table("one of six products in a CUDA graph, µs (median)", *nbits_lines(rows))
         if options.parts in {"all", "decode"}:
-            rows = measure_decoders(folder, options.arch, options.rounds)
+            sizes = TOKENS if options.tokens else (*TOKENS, *PROMPTS)
+            chosen = [one for one in DECODERS if re.search(options.only, one.title)]
+            rows = measure_decoders(folder, options.arch, options.rounds, chosen, sizes)
             results["decode"] = rows
             output.table("ms of the host (median)", *decode_lines(rows))
         if options.parts in {"all", "padding"}:
@@ -443,6 +446,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=("all", "models", "kernels", "nbits", "decode", "padding"),
     )  # fmt: skip
     parser.add_argument("--only", default="", help="models by a regular expression")
+    parser.add_argument("--tokens", action="store_true", help="of decoders, without prompts")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")
     parser.add_argument("--batch", type=_sizes, default=[1], help="of the inputs, such as 1,8,32")

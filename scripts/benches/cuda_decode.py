@@ -8,6 +8,7 @@ done; those of kernels are CUPTI's.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -28,6 +29,8 @@ _RNG = np.random.default_rng(0)
 _POOL = _RNG.standard_normal(1_000_003, np.float32)
 _SHIFT = 7919
 _BLOCK, _WORDS, _ROOM, _EACH, _TURNS = 32, 32000, 4096, 10, 8
+#: New rows, and keys with them: of a token, and of prompts.
+TOKENS, PROMPTS = ((1, 2048), (1, 4096)), ((16, 16), (512, 512), (2048, 2048))
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Decoder:
     heads: int
     kv_heads: int
     bits: int = 16
+
+    @property
+    def title(self) -> str:
+        """Name and bits, as the table has them."""
+        return f"{self.name}, {self.bits} bits"
 
     @property
     def weights(self) -> int:
@@ -182,24 +190,35 @@ def feeds_of(of: Decoder, rows: int, keys: int) -> dict[str, np.ndarray[Any, Any
 
 
 def measure_decoders(
-    folder: Path, arch: str, rounds: int, chosen: tuple[Decoder, ...] = DECODERS
+    folder: Path,
+    arch: str,
+    rounds: int,
+    chosen: Iterable[Decoder] = DECODERS,
+    sizes: Iterable[tuple[int, int]] = (*TOKENS, *PROMPTS),
 ) -> list[dict[str, Any]]:
-    """Time a token after 2,047 others, and prompts; milliseconds."""
+    """Time decoders at numbers of new rows and of keys; milliseconds. Each is said at once."""
     found = []
     folder.mkdir(parents=True, exist_ok=True)
     for of in chosen:
-        output.say(f"{of.name}, {of.bits} bits")
+        output.say(of.title)
         plain = folder / f"{of.name}-{of.bits}.onnx"
         onnx.save(of.model(), plain, save_as_external_data=True, location=f"{plain.name}.data")
         ours = ortkit.optimize(
             plain, ortkit.OptimizeOptions(target="cuda", arch=arch, verify=False)
         )
-        for rows, keys in ((1, 2048), (1, 4096), (16, 16), (512, 512), (2048, 2048)):
-            found.append(
-                {"model": of.name, "bits": of.bits, "rows": rows, "keys": keys}
-                | _times(of, plain, ours, rows, keys, rounds)
-            )
+        for rows, keys in sizes:
+            row = {"model": of.name, "bits": of.bits, "rows": rows, "keys": keys}
+            row |= _times(of, plain, ours, rows, keys, rounds)
+            found.append(row)
+            output.say(f"{rows} rows, {keys} keys: {row['plain']:.3f}, {row['ortkit']:.3f} ms")
+            _say_kernels(row["kernels"]["ortkit"])
     return found
+
+
+def _say_kernels(of: dict[str, Any]) -> None:
+    """Print what kernels of a run take, in microseconds."""
+    each = ", ".join(f"{name[:40]} {took:.1f}" for name, took in of["times"].items())
+    output.say(f"{of['count']} kernels in {of['span']:.0f} us, idle {of['idle']:.0f}: {each}")
 
 
 def _times(
@@ -243,7 +262,7 @@ def _kernels(bound: ortkit.Binding) -> dict[str, Any]:
         gaps.append(idle)
     return {
         "count": each, "span": median(spans), "idle": median(gaps),
-        "times": dict(times.most_common(12)),
+        "times": dict(times.most_common(16)),
     }  # fmt: skip
 
 

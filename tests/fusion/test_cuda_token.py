@@ -8,12 +8,12 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 from ortkit.custom_ops.triton.gemm import gemv
-from region_models import found_by, scope_of
+from region_models import find, found_by, scope_of
 
 from ortkit.fusion.decompose.pretranspose import PretransposeWeight
 from ortkit.fusion.decompose.run import decomposed
-from ortkit.fusion.gemm.cuda import reads_caches
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
+from ortkit.fusion.regions.past_keys import reads_caches
 from ortkit.rewrite.scope import Scope
 
 WIDTH = 256
@@ -72,3 +72,32 @@ def test_other_graphs_have_none() -> None:
     assert not reads_caches(of)
     assert nodes(of) == []
     assert nodes(scope("y = MatMul (a, o)", rows="1, 9")) == []
+
+
+def norms(body: str, attention: str = ATTENTION, rows: str = "b, s") -> list[bool]:
+    """Whether each norm of a graph is a region."""
+    found = find(scope(body, attention, rows), cost=CudaCostModel)
+    return [
+        one.signature is not None
+        for one in found
+        if any("Norm" in node.op_type for node in one.region.nodes)
+    ]
+
+
+SKIP = "n = com.microsoft.SkipSimplifiedLayerNormalization (a, r, c)"
+
+
+@pytest.mark.parametrize(
+    ("attention", "rows", "reader", "is_taken"),
+    [
+        (ATTENTION, "b, s", "z = MatMul (n, o)", True),
+        (ATTENTION, "b, s", "z = Trilu (n)", False),  # no product of ours follows
+        (ATTENTION, "1, 9", "z = MatMul (n, o)", False),  # no token
+        (WITHOUT, "b, s", "z = MatMul (n, o)", False),  # no decoder
+    ],
+)
+def test_norms_between_products_of_a_token(
+    attention: str, rows: str, reader: str, is_taken: bool
+) -> None:
+    """Launches of ours alone begin before the one before them has ended."""
+    assert norms(f"{SKIP}  {reader}  y = Softmax (z)", attention, rows) == [is_taken]

@@ -1,8 +1,9 @@
 """GEMV kernels with a norm prologue and an epilogue.
 
 What such a product takes is the time in which its matrix is read, once: each block has some
-columns, and all of their depth. The source of `epilogue` is appended to this text for each region:
-a function of the products and of four further operands.
+columns, and all of their depth. Before this text stands a `begin`, see `launch_plain_kernel`. The
+source of `epilogue` is appended to it for each region: a function of the products and of four
+further operands.
 """
 
 # mypy: ignore-errors
@@ -63,10 +64,11 @@ def gemv_kernel(
     is_column = columns < N
     offset = columns[:, None].to(tl.int64) * K + at[None, :]
     mask = is_column[:, None] & (at < K)[None, :]
-    # The matrix is on its way while the row's statistics are summed.
+    # The matrix is on its way while the launch before ends and the row's statistics are summed.
     next_w = tl.load(w + offset, mask=mask, other=0.0)
     if IS_PAIR:
         next_v = tl.load(v + offset, mask=mask, other=0.0)
+    begin()  # noqa: F821  of `launch_plain_kernel`
     if IS_CENTRED:
         mean, rate = statistics(x, K, BLOCK, EPSILON)
     squares = tl.zeros((BK,), tl.float32)

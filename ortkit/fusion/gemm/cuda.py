@@ -17,6 +17,7 @@ import onnx_ir as ir
 from ortkit.fusion.regions.access import access_of, is_read_once
 from ortkit.fusion.regions.cost_model import MINIMUM_GAIN, Prediction
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.past_keys import reads_caches
 from ortkit.fusion.regions.search import Search
 from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.anchor import Anchor, ProductSizes
@@ -30,12 +31,6 @@ HALF_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 #: Most nodes of an epilogue, and most additional operands that they read.
 MAX_EPILOGUE_OPS, MAX_EPILOGUE_READS = 8, 4
 NORMS = where(row_norm=True)
-#: Operators that may have keys from before, and which of their inputs these are.
-_PAST_KEYS = {
-    ("com.microsoft", "GroupQueryAttention"): 3,
-    ("com.microsoft", "MultiHeadAttention"): 6,
-    ("", "Attention"): 4,
-}
 
 
 @dataclass(frozen=True)
@@ -387,18 +382,6 @@ def sizes_of(scope: Scope, chain: EpilogueChain, norm: ir.Node | None) -> Produc
         count, depth, columns, len(chain.products), len(chain.epilogue), biases, norm is not None,
         is_token=count is None and reads_caches(scope),
     )  # fmt: skip
-
-
-def reads_caches(scope: Scope) -> bool:
-    """Say whether a graph is a decoder's step: it has attention over keys from before.
-
-    Its rows are those of a prompt or of one token.
-    """
-    for node in scope.root:
-        past = _PAST_KEYS.get((node.domain, node.op_type))
-        if past is not None and len(node.inputs) > past and node.inputs[past] is not None:
-            return True
-    return False
 
 
 def known_product(sizes: Sequence[Size]) -> int | None:

@@ -281,6 +281,8 @@ def waiting_text(step: StepSource) -> str:
     products and convolutions say it at their end, and 0.31 without (H200, 2026-11). T5 with its
     many small kernels took 0.57, 0.66 and 0.73.
     """
+    if step.early_text is not None:
+        return step.early_text
     before, after = (f"{_ANNOUNCE}\n{_WAIT}", "") if step.is_light else (_WAIT, f"\n{_ANNOUNCE}")
     head = re.compile(rf"^def {re.escape(step.entry)}\(.*\):$", re.MULTILINE)
     text, count = head.subn(lambda found: f"{found[0]}\n{before}", step.text.rstrip())

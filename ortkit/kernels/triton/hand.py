@@ -21,6 +21,8 @@ from ortkit.kernels.triton.source import StepSource, VariantSource
 
 PACKAGE = "ortkit.custom_ops.triton"
 _MULTIPLE = 16
+#: How launches begin: where they do nothing before their wait, and where they do.
+_STARTS = "launch_plain_kernel", "launch_early_kernel"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Call:
         is_gluon: Whether the text is in Gluon.
         workers: Additional warps that a kernel in Gluon gives roles of their own.
         text: The module with the function; None for that of all launches.
+        has_early_start: Whether the function calls `begin` where it waits for the launch before;
+            see `launch_early_kernel`.
         product: What it computes, for a library to compute instead; None for nothing such.
     """
 
@@ -99,6 +103,7 @@ class Call:
     is_gluon: bool = False
     workers: int = 0
     text: str | None = None
+    has_early_start: bool = False
     product: Product | None = None
 
 
@@ -151,11 +156,15 @@ def hand_variant(
         jit = "gluon" if call.is_gluon else "triton"
         module = text if call.text is None else call.text
         lines = ["", "", f"@{jit}.jit", f"def {entry}({names}):", f"    {call.function}({passed})"]
+        module += "\n".join((*lines, ""))
+        early = None
+        if call.has_early_start:
+            module, early = (kernel_text(name) + module for name in _STARTS)
         steps.append(
             StepSource(
-                entry, module + "\n".join((*lines, "")), parameters, call.grid, call.warps,
-                call.stages, call.fp_fusion, call.registers, wrapper.maps(), call.is_gluon,
-                call.workers, product=call.product,
+                entry, module, parameters, call.grid, call.warps, call.stages, call.fp_fusion,
+                call.registers, wrapper.maps(), call.is_gluon, call.workers, early_text=early,
+                product=call.product,
             )
         )  # fmt: skip
     return VariantSource(

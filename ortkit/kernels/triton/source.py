@@ -39,6 +39,8 @@ class StepSource:
         workers: Additional warps that a kernel in Gluon gives roles of their own.
         is_light: Whether blocks of the next launch may share a multiprocessor with this one's
             from the beginning on.
+        early_text: The module where a launch may begin before the one before it has ended, if it
+            waits for that by itself.
         product: What a library may compute in its place; None for nothing such.
     """
 
@@ -54,6 +56,7 @@ class StepSource:
     is_gluon: bool = False
     workers: int = 0
     is_light: bool = False
+    early_text: str | None = None
     product: Product | None = None
 
     def step(self, shared_bytes: int, symbols: tuple[str, ...]) -> Step:
