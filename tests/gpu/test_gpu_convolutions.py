@@ -48,6 +48,15 @@ def boxes() -> onnx.ModelProto:
     return net.model((8, 512, 7, 7), [x])
 
 
+def one_image() -> onnx.ModelProto:
+    """A bottleneck whose weights leave the L2 cache first, two with a depth that blocks share."""
+    net = Net()
+    inner = net.op("Relu", net.conv("x", (2048, 512), 1))
+    inner = net.op("Relu", net.conv(inner, (512, 512), 3, pads=[1] * 4))
+    y = net.op("Relu", net.op("Add", net.conv(inner, (512, 2048), 1), "x"))
+    return net.model((1, 2048, 7, 7), [y])
+
+
 NETS: dict[str, Callable[[], onnx.ModelProto]] = {
     "inverted residuals": inverted_residuals,
     "squeeze-and-excite": squeeze_excites,
@@ -56,6 +65,7 @@ NETS: dict[str, Callable[[], onnx.ModelProto]] = {
     "deep": deep,
     "first layer": first_layer,
     "boxes": boxes,
+    "one image": one_image,
 }
 
 
