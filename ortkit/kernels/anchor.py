@@ -68,14 +68,15 @@ class PackedMatrix:
     """What a template says of a constant matrix that its kernel reads in a layout of its own.
 
     Args:
-        layout: Given K and N, how the matrix is packed.
-        gated_layout: The same where one half of the N columns is multiplied by the other one.
+        layout: Given a level, K and N, how the matrix is packed.
+        gated_layout: Given K and N, the same where one half of the N columns is multiplied by the
+            other one.
         least_rows: Products of fewer are left alone.
         least_side: The same for K and N.
         least_gain: The part of the time that must be saved.
     """
 
-    layout: Callable[[int, int], Prepack]
+    layout: Callable[[str, int, int], Prepack]
     gated_layout: Callable[[int, int], Prepack]
     least_rows: int
     least_side: int
@@ -106,7 +107,8 @@ class Anchor:
         weight_in_session: Whether a session of the provider holds the weight, and no library.
         in_place: Whether regions are formed only where nodes are replaced where they stand, since
             sizes of results follow from values.
-        level: What the names of the levels that there are regions for begin with.
+        level: What the names of the levels that there are regions for begin with; several are
+            alternatives.
         regions: What finds regions where more than the facts of nodes above decides, or nodes do
             not describe what the kernel reads. It is `module:object` of the graph side.
         packed: Of the matrix, for `ortkit.fusion.regions.packed_regions:products`.
@@ -127,7 +129,7 @@ class Anchor:
     must_pay: bool = False
     weight_in_session: bool = False
     in_place: bool = False
-    level: str = ""
+    level: str | tuple[str, ...] = ""
     regions: str = ""
     packed: PackedMatrix | None = None
     estimate: Estimate | None = None

@@ -140,7 +140,10 @@ def _product(anchor: Anchor, level: str) -> Iterator[Heavy]:
     assert anchor.estimate is not None
     predicted = anchor.estimate(level, ProductSizes(_ROWS, _COLUMNS, _COLUMNS))
     if predicted is not None:
-        layout, weight = anchor.packed.layout(_COLUMNS, _COLUMNS), _random((_COLUMNS, _COLUMNS))
+        layout, weight = (
+            anchor.packed.layout(level, _COLUMNS, _COLUMNS),
+            _random((_COLUMNS, _COLUMNS)),
+        )
         shape = (_ROWS, _COLUMNS)
         yield Heavy(anchor.kind, shape, False, ("MatMul", {}), weight, layout, predicted)
 

@@ -35,11 +35,17 @@ _ADDED_FLAGS: dict[str, str] = {
     "x86-64-v4-amx": "amx_bf16 amx_int8 amx_tile",
 }
 
-# Processors whose rates are known apart from those of their level: vendor, family, and models.
-_MICROARCHITECTURES: dict[str, tuple[str, int, tuple[range, ...]]] = {
+# Processors whose rates are known apart from those of their level: vendor, family, and models. The
+# first that fits counts.
+_MICROARCHITECTURES: tuple[tuple[str, str, int, tuple[range, ...]], ...] = (
     # Genoa and Threadripper, Raphael and Phoenix, Bergamo and Siena.
-    "zen4": ("AuthenticAMD", 25, (range(0x10, 0x20), range(0x60, 0x80), range(0xA0, 0xB0))),
-}
+    ("zen4", "AuthenticAMD", 25, (range(0x10, 0x20), range(0x60, 0x80), range(0xA0, 0xB0))),
+    # Zen 3, and those before.
+    ("zen", "AuthenticAMD", 25, (range(0x100),)),
+    ("zen", "AuthenticAMD", 23, (range(0x100),)),
+)
+# What lower levels than its own are for, beside a processor: earlier ones of the same maker.
+_EARLIER = {"zen4": "zen"}
 
 # arch_prctl(2) of x86-64 Linux: which states of the processor a process may ask for; the data of
 # AMX tiles is one.
@@ -148,7 +154,7 @@ def microarchitecture_of(vendor: str, family: int, model: int) -> str:
         family: The displayed one, the extended family added.
         model: The displayed one, likewise.
     """
-    for name, (made_by, its_family, models) in _MICROARCHITECTURES.items():
+    for name, made_by, its_family, models in _MICROARCHITECTURES:
         if (vendor, family) == (made_by, its_family) and any(model in each for each in models):
             return name
     return ""
@@ -165,9 +171,14 @@ def native_microarchitecture() -> str:
 
 
 def microarchitecture_at(level: str) -> str:
-    """Return that of the processors that a level is for: this machine's, if it is the target."""
-    is_here = level in ("native", native_level())
-    return native_microarchitecture() if is_here else ""
+    """Return that of the processors that a level is for: this machine's, if it is the target.
+
+    Of a lower level it is that of earlier processors of the same maker, if they have one.
+    """
+    here = native_microarchitecture()
+    if level in ("native", native_level()):
+        return here
+    return _EARLIER.get(here, "") if runs_here(level) else ""
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -19,7 +19,7 @@ from ortkit.kernels.build.library import missing_toolchain
 from ortkit.targets.target import Target
 
 runs_wide = pytest.mark.skipif(
-    missing_toolchain() is not None or not Target().resolved().level.startswith(ANCHOR.level),
+    missing_toolchain() is not None or not Target().resolved().level.startswith("x86-64-v4"),
     reason="products are for processors with AVX-512",
 )
 SPLIT = "m = MatMul(x, w)  a, c = Split<axis = -1, num_outputs = 2>(m)  "
@@ -43,7 +43,7 @@ def model_of(nodes: str, inputs: str, columns: int = 192, opset: int = 20) -> on
 
 def taken(proto: onnx.ModelProto) -> list[list[str]]:
     """Return the operators of the products' regions."""
-    scope = scope_of(ir.from_proto(proto), level=ANCHOR.level)
+    scope = scope_of(ir.from_proto(proto), level="x86-64-v4")
     return [[node.op_type for node in each.region.nodes] for each in found_by(ANCHOR, scope)]
 
 

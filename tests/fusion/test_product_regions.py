@@ -11,7 +11,14 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
-from ortkit.custom_ops.tvm.gemm.fp32 import ANCHOR, RATES, rates_at
+from ortkit.custom_ops.tvm.gemm.fp32 import ANCHOR
+from ortkit.custom_ops.tvm.gemm.fp32_rates import (
+    AVX2_RATES,
+    RATES,
+    ProductRates,
+    packing,
+    rates_at,
+)
 from region_models import feeds_of, found_by, run, scope_of, search_of
 
 from ortkit.fusion.plan import compile_regions
@@ -19,14 +26,14 @@ from ortkit.fusion.regions import cost_model
 from ortkit.fusion.regions.anchors import grown, is_for
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
-from ortkit.kernels.layouts.fp32_panels import layout
 from ortkit.kernels.tuning.calibration import Calibration, machine, save_calibration
 from ortkit.rewrite.scope import Scope
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
+LEVEL = "x86-64-v4"
 runs_wide = pytest.mark.skipif(
-    missing_toolchain() is not None or not Target().resolved().level.startswith(ANCHOR.level),
+    missing_toolchain() is not None or not Target().resolved().level.startswith(LEVEL),
     reason="products are for processors with AVX-512",
 )
 
@@ -52,7 +59,7 @@ def model_of(
 
 
 def found(proto: onnx.ModelProto) -> tuple[Scope, list[Candidate]]:
-    scope = scope_of(ir.from_proto(proto), level=ANCHOR.level)
+    scope = scope_of(ir.from_proto(proto), level=LEVEL)
     return scope, found_by(ANCHOR, scope)
 
 
@@ -183,9 +190,9 @@ def test_products_of_one_matrix_share_it(tmp_path: Path) -> None:
 def test_a_product_that_is_denied_stays_as_it_is(tmp_path: Path) -> None:
     proto = model_of("m = Gemm(x, w, b)  y = Relu(m)", b=192)
     model = ir.from_proto(proto)
-    scope = scope_of(model, ["fuse-regions:product_relu:y"], level=ANCHOR.level)
+    scope = scope_of(model, ["fuse-regions:product_relu:y"], level=LEVEL)
     reports, library, _ = compile_regions(
-        [scope], tmp_path / "a.ops.so", "tvm", Target("cpu", ANCHOR.level), lambda *_: None
+        [scope], tmp_path / "a.ops.so", "tvm", Target("cpu", LEVEL), lambda *_: None
     )
     assert library is None
     assert [report.emitted_as for report in reports if "product" in report.kind] == [None]
@@ -207,7 +214,9 @@ def test_processors_that_products_were_not_measured_on(tmp_path: Path) -> None:
     assert [node.op_type for node in model.graph] == ["Gemm"]
 
 
-@pytest.mark.parametrize(("level", "is_taken"), [("x86-64-v3", False), ("x86-64-v4-bf16", True)])
+@pytest.mark.parametrize(
+    ("level", "is_taken"), [("x86-64-v2", False), ("x86-64-v3", True), ("x86-64-v4-bf16", True)]
+)
 def test_products_that_a_model_already_has_are_for_the_same_processors(
     level: str, is_taken: bool
 ) -> None:
@@ -253,36 +262,59 @@ def test_deep_matrices_are_multiplied(columns: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "level", "rates"),
+    ("known", "level", "microarchitecture", "rates"),
     [
-        ("zen4", "native", "zen4"), ("zen4", "x86-64-v3", ""), ("", "native", ""),
-        ("zen9", "native", ""),
+        ("zen4", "native", "zen4", RATES["zen4"]), ("", "native", "", RATES[""]),
+        ("zen9", "native", "zen9", RATES[""]), ("zen4", "x86-64-v4", "zen", RATES[""]),
+        ("zen4", "x86-64-v3", "zen", None), ("", "x86-64-v3", "", AVX2_RATES[""]),
+        ("zen4", "x86-64-v4-amx", "", RATES[""]),
     ],
 )  # fmt: skip
 def test_rates_are_those_of_the_microarchitecture_where_it_is_the_target(
-    known: str, level: str, rates: str, monkeypatch: pytest.MonkeyPatch
+    known: str,
+    level: str,
+    microarchitecture: str,
+    rates: ProductRates | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A lower level than that of a Zen 4 is for earlier processors of its maker."""
     monkeypatch.setattr(cpu, "native_microarchitecture", lambda: known)
     monkeypatch.setattr(cpu, "native_level", lambda: "x86-64-v4-bf16")
-    assert rates_at(Target("cpu", level).resolved().level) is RATES[rates]
-    assert cpu.microarchitecture_at(level) == (known if level == "native" else "")
+    assert rates_at(Target("cpu", level).resolved().level) is rates
+    assert cpu.microarchitecture_at(level) == microarchitecture
+
+
+def test_products_of_avx2_are_not_for_processors_where_they_gain_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor for what follows them there, which a kernel of its own may compute."""
+    proto = model_of("m = Gemm(x, w, b)  y = Gelu(m)", b=192)
+    for known, taken in (("", ["product_gelu"]), ("zen", [])):
+        monkeypatch.setattr(cpu, "microarchitecture_at", lambda _, known=known: known)
+        scope = scope_of(ir.from_proto(proto), level="x86-64-v3")
+        found = [item.signature for item in found_by(ANCHOR, scope)]
+        assert [signature.name for signature in found if signature is not None] == taken
 
 
 def test_every_microarchitecture_has_rates_of_every_number_of_rows_and_panel() -> None:
-    for rates in RATES.values():
+    at_levels = [(LEVEL, rates) for rates in RATES.values()]
+    at_levels += [("x86-64-v3", rates) for rates in AVX2_RATES.values() if rates is not None]
+    for level, rates in at_levels:
         for one in (rates.runtime, rates.ours):
             limits = [limit for limit, _ in one]
             assert limits == sorted(limits)
             assert limits[-1] == 1 << 62
-        assert all(layout(512, columns).shape[-1] in rates.deep for columns in range(64, 300))
+        widths = {packing(level, 512, columns).shape[-1] for columns in range(64, 300)}
+        assert widths <= rates.deep.keys()
 
 
 @pytest.mark.parametrize(
     ("vendor", "family", "model", "name"),
     [
         ("AuthenticAMD", 25, 17, "zen4"), ("AuthenticAMD", 25, 0x61, "zen4"),
-        ("AuthenticAMD", 25, 1, ""), ("AuthenticAMD", 26, 17, ""), ("GenuineIntel", 25, 17, ""),
-        ("GenuineIntel", 6, 143, ""),
+        ("AuthenticAMD", 25, 1, "zen"), ("AuthenticAMD", 25, 0x50, "zen"),
+        ("AuthenticAMD", 23, 49, "zen"), ("AuthenticAMD", 21, 2, ""),
+        ("AuthenticAMD", 26, 17, ""), ("GenuineIntel", 25, 17, ""), ("GenuineIntel", 6, 143, ""),
     ],
 )  # fmt: skip
 def test_processors_are_told_apart(vendor: str, family: int, model: int, name: str) -> None:
@@ -304,7 +336,7 @@ _AVX512 = f"{_AVX2} avx512f avx512bw avx512cd avx512dq avx512vl"
 @pytest.mark.parametrize(
     ("vendor", "family", "model", "flags", "level"),
     [
-        ("AuthenticAMD", 25, 33, _AVX2, "x86-64-v3"),  # Zen 3
+        ("GenuineIntel", 6, 94, _AVX2, "x86-64-v3"),  # Skylake of desktops
         ("GenuineIntel", 6, 85, _AVX512, "x86-64-v4"),  # Skylake
         ("AuthenticAMD", 26, 68, _AVX512, "x86-64-v4"),  # Zen 5
         ("NobodyKnows", 999, 1, _AVX2, "x86-64-v3"),
@@ -320,10 +352,10 @@ def test_a_processor_never_seen_has_the_rates_of_its_level(
     monkeypatch.setattr(cpu, "_cpu_facts", lambda: facts)
     assert cpu.native_level() == Target().resolved().level == level
     assert cpu.native_microarchitecture() == ""
-    assert rates_at(level) is RATES[""]
+    assert rates_at(level) is (RATES if level == "x86-64-v4" else AVX2_RATES)[""]
     scope = scope_of(ir.from_proto(model_of("y = MatMul(x, w)")), level=level)
     taken = [item.signature is not None for item in found_by(ANCHOR, scope)]
-    assert taken == ([True] if level == "x86-64-v4" else [])  # measured as no faster on AVX2
+    assert taken == [True]
 
 
 @pytest.mark.parametrize(("factor", "is_taken"), [(0.9, True), (1.0, True), (1.3, False)])
@@ -332,9 +364,9 @@ def test_what_was_measured_here_decides(
 ) -> None:
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
     save_calibration(Calibration(kernels=(("product", factor),), machine=machine()))
-    for level, is_here in ((ANCHOR.level, True), ("x86-64-v4-bf16", False)):
+    for level, is_here in ((LEVEL, True), ("x86-64-v4-bf16", False)):
         monkeypatch.setattr(cost_model, "native_level", lambda level=level: level)
-        scope = scope_of(ir.from_proto(model_of("y = MatMul(x, w)")), level=ANCHOR.level)
+        scope = scope_of(ir.from_proto(model_of("y = MatMul(x, w)")), level=LEVEL)
         search = replace(search_of(scope), cost=cost_model.cost_model_of(scope))
         taken = [item.signature is not None for item in grown(search, ANCHOR)]
         assert taken == ([True] if is_taken or not is_here else [])

@@ -15,7 +15,7 @@ from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.kernels.tvm.choices import read_choices
-from ortkit.targets.cpu import native_level
+from ortkit.targets.cpu import native_level, runs_here
 from ortkit.targets.target import Target
 
 Build = Callable[..., LibraryBuild]
@@ -126,6 +126,26 @@ def test_narrower_processors(level: str, tmp_path: Path, cache: KernelCache) -> 
         given = feeds(signature, rows)
         (got,) = session(model, made.library.path).run(None, given)
         np.testing.assert_allclose(got, session(model).run(None, given)[0], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 4, 6, 127])
+def test_steps_of_narrower_processors(depth: int, tmp_path: Path, cache: KernelCache) -> None:
+    """Some steps of the depth make one turn of a loop: none, all, or some are left over."""
+    target = Target("cpu", "x86-64-v3")
+    if not runs_here(target.level):
+        pytest.skip("this machine cannot run it")
+    known = [(rows, packed_product(rows, depth, 100, "silu")) for rows in (1, 6, 23)]
+    any_number = packed_product("n", depth, 100, "silu")
+    signatures = [*(each for _, each in known), any_number]
+    made = build_library(signatures, target, tmp_path / "a.ops.so", cache=cache)
+    assert made.library is not None
+    for rows, signature in [*known, *((rows, any_number) for rows in (0, 1, 5, 12, 200))]:
+        model, given = fused_model(signature), feeds(signature, rows)
+        x, w, b = (given[name].astype(np.float64) for name in "xwb")
+        want = x @ w.transpose(1, 0, 2).reshape(depth, -1)[:, :100] + b
+        for threads in (1, 2):
+            (got,) = session(model, made.library.path, threads).run(None, given)
+            np.testing.assert_allclose(got, want / (1 + np.exp(-want)), rtol=0, atol=2e-5)
 
 
 def test_rows_of_several_axes(build: Build) -> None:

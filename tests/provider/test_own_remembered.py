@@ -371,11 +371,11 @@ def test_a_constant_that_a_rewrite_made_is_kept() -> None:
     array = aligned(np.arange(12, dtype=np.float32).reshape(1, 3, 4))
     value, tensor = ir.Value(name="w"), ir.tensor(array)
     value.const_value = tensor
-    weights = [([array, array[:, :1]], [Origin("w", False, tensor), None])]
+    weights = [([array, array[:, :1]], [Origin("w", False, 16, tensor), None])]
     found = sources_of(weights, {"w": value})
     assert found is not None
-    assert found[0] == ((Origin("w", False, tensor), Piece(0, "float32", (1, 1, 4))),)
-    other = [([array], [Origin("w", False, ir.tensor(array))])]
+    assert found[0] == ((Origin("w", False, 16, tensor), Piece(0, "float32", (1, 1, 4))),)
+    other = [([array], [Origin("w", False, 16, ir.tensor(array))])]
     made = sources_of(other, {"w": value})
     assert made is not None
     assert made[0] == ((Piece(0, "float32", (1, 3, 4)),),)

@@ -10,25 +10,25 @@ these are multiplied into W on its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor, PackedMatrix, ProductSizes
+from ortkit.kernels.anchor import Anchor, PackedMatrix
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.layouts.fp32_panels import gated_layout, layout
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, known, product
 from ortkit.kernels.tvm.emit import NEAR, NEAREST
 from ortkit.refusal import Refused, needed, refusals
-from ortkit.targets import cpu
 
 from ...forms.body import Body, integer
 from ...forms.epilogue import SECOND_HALF, Epilogue, Value, read_steps
 from ..tile.gemm_tile import multiply_add
 from ..tile.program import PICOSECONDS_PER_MULTIPLY, Panel, Tuned, UnitKernel, open_panel
 from ..tile.registers import VECTOR, Tile, choose_tile
+from .fp32_rates import AVX2, estimate, packing
 
 if TYPE_CHECKING:
     import onnx
@@ -41,58 +41,14 @@ if TYPE_CHECKING:
 RUNS = 16
 # Of rows that are read once for each panel: a second level of cache.
 _NEAR_BYTES = 2 << 20
-# Steps of the depth that weights are asked for ahead: caches do so themselves only within a page.
-_AHEAD = 32
+# Steps of the depth that weights are asked for ahead, and those in one turn of a loop: of AVX2,
+# whose tiles have one vector, and of other levels. Caches ask ahead only within a page.
+_AVX2_STEPS, _STEPS = (8, 4), (32, 1)
 # For whether regions are taken for alike by tuning.
 _SMALL_M = 64
 # Weights come at 15 GB/s, from beyond the second level of cache.
 _PICOSECONDS_PER_BYTE = 66
 _MOST_NANOSECONDS = 1_000_000_000
-# Rows of such a depth may not stay in the second level of cache.
-_DEEP = 2048
-_Rates: TypeAlias = tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True)
-class ProductRates:
-    """Multiply-adds a nanosecond of one thread, by rows (up to this many).
-
-    Args:
-        runtime: ONNX Runtime's.
-        ours: Of our kernel.
-        deep: What ours are multiplied by for deep rows, by the columns of a panel.
-        near_bytes: Of rows that lose nothing by being deep.
-    """
-
-    runtime: _Rates
-    ours: _Rates
-    deep: Mapping[int, float]
-    near_bytes: int
-
-
-#: By microarchitecture; "" for those that are not known apart. Measured interleaved on one core,
-#: onnxruntime 1.31.1. ONNX Runtime adds a bias in its Gemm, and of the activations it knows a few
-#: there.
-#:
-#: * A Xeon with AVX-512, 2026-11, 1 to 1500 rows, K and N of 768 to 3072: ours take 1.05 to 1.2
-#:   times less than its Gemm. They take 0.98 to 1.0 where a K of 3072 meets 197 rows and more.
-#: * Zen 4, 2026-11-27, processor time: 1.02 to 1.1 with a K of 512 and 768. With a K of 2048 and
-#:   more the panels decide: 1.1 to 1.26 with 48 columns. With 64 columns 0.95 to 1.0 with 64 rows,
-#:   1.07 to 1.15 with 197, 0.84 to 0.86 with 512.
-RATES: Mapping[str, ProductRates] = {
-    "": ProductRates(
-        ((31, 36.0), (63, 53.0), (127, 60.0), (255, 66.0), (1 << 62, 71.0)),
-        ((31, 42.0), (63, 60.0), (127, 66.0), (255, 72.0), (1 << 62, 76.0)),
-        {32: 0.94, 48: 0.94, 64: 0.94},
-        2 << 20,
-    ),
-    "zen4": ProductRates(
-        ((63, 52.0), (127, 53.0), (1 << 62, 52.0)),
-        ((63, 57.5), (127, 57.0), (1 << 62, 55.2)),
-        {32: 0.88, 48: 1.0, 64: 0.88},
-        0,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -208,6 +164,7 @@ class _Writer:
         self.of_run = e.share(e.divide_up(self.tiles, self.runs))
         self.together = e.share(self._together())
         self.ahead = e.share(self._ahead())
+        self.near, self.steps = _AVX2_STEPS if e.processor == AVX2 else _STEPS
 
     def _together(self) -> Expr:
         """Return how many runs are computed for a panel before the next panel."""
@@ -222,13 +179,13 @@ class _Writer:
     def _ahead(self) -> Expr:
         """Return how many numbers of the next panel a step of the depth asks for.
 
-        A panel comes from memory while the one before is computed, a part of it for each run:
+        A panel comes from memory while the one before is computed, a part of it for each tile:
         else the first rows of a panel would wait for it.
         """
         e, width = self.e, self.product.packed[2]
-        runs = e.select(self.tiles > e.i64(1), self.tiles, e.i64(1))
-        runs = e.share(e.minimum(e.i64(self.runs), runs))
-        return e.tir.floordiv(runs + e.i64(width - 1), runs)
+        tiles = e.share(e.minimum(self.tiles, self.together * self.of_run))
+        tiles = e.share(e.select(tiles > e.i64(1), tiles, e.i64(1)))
+        return e.tir.floordiv(tiles + e.i64(width - 1), tiles)
 
     def unit(self, number: Expr) -> None:
         """Compute one run of rows for one panel."""
@@ -242,10 +199,10 @@ class _Writer:
         block = e.share(e.divide_down(number, group))
         inside = e.share(number - block * group)
         panel = e.share(e.divide_down(inside, self.together))
-        run = block * self.together + inside - panel * self.together
-        first = e.share(run * self.of_run)
+        before = e.share(block * self.together * self.of_run)
+        first = e.share(before + (inside - panel * self.together) * self.of_run)
         _, depth, width = self.product.packed
-        part = (panel + e.i64(1)) * e.i64(depth * width) + run * e.i64(depth) * self.ahead
+        part = (panel + e.i64(1)) * e.i64(depth * width) - before * e.i64(depth) * self.ahead
         self.next = e.share(part)
         with e.block() as some:
             self._panel(panel, first)
@@ -281,8 +238,10 @@ class _Writer:
         start = e.share(panel * e.i64(depth * width) + begin)
 
         def tile(rows: int, row: Expr) -> None:
+            number = e.divide_down(row, height)
+            ahead = e.share(self.next + number * e.i64(depth) * self.ahead)
             row = row if self.image is None else row + self.image[1]
-            self._tile(made, rows, start, e.share(row))
+            self._tile(made, rows, e.share(row), (start, ahead))
 
         count = e.minimum(self.of_run, self.whole - first)
         with e.loop(count) as index:
@@ -310,26 +269,58 @@ class _Writer:
             e.when(e.tir.floormod(self.rest, e.i64(2 * size)) >= e.i64(size), part)
             size //= 2
 
-    def _tile(self, panel: Panel, rows: int, start: Expr, row: Expr) -> None:
-        """Compute a tile of the rows from `row` on and the columns whose weights begin there."""
-        e, (_, depth, width) = self.e, self.product.packed
-        offsets, scale = self._offsets(panel.vectors), self._scale()
-        x, weight = self.buffers[self.product.x], self.buffers[self.product.weight]
-        base = e.share(row * e.i64(depth))
-        with (
-            panel.tile(rows, row, asks=False, is_shared=True) as registers,
-            e.loop(e.i64(depth)) as k,
-        ):
-            at = start + k * e.i64(width)
-            for offset in offsets:
-                e.prefetch(weight, at + e.i64(_AHEAD * width + offset), NEAREST)
-            e.prefetch(weight, self.next + k * self.ahead, NEAR)
+    def _tile(self, panel: Panel, rows: int, row: Expr, weights: tuple[Expr, Expr]) -> None:
+        """Compute a tile.
 
-            def column(vector: int, lane: Expr) -> Expr:
+        Args:
+            panel: That it is of.
+            rows: How many it has.
+            row: The first one.
+            weights: Where those of its columns begin, and those that are asked for.
+        """
+        e, (_, depth, _) = self.e, self.product.packed
+        first = e.share(row * e.i64(depth))
+        whole = depth // self.steps * self.steps
+        with panel.tile(rows, row, asks=False, is_shared=True) as registers:
+            with e.loop(e.i64(depth // self.steps)) as turn:
+                self._add(registers, first, weights, (turn * e.i64(self.steps), self.steps))
+            if whole < depth:
+                self._add(registers, first, weights, (e.i64(whole), depth - whole))
+
+    def _add(
+        self,
+        registers: list[list[Buffer]],
+        first: Expr,
+        weights: tuple[Expr, Expr],
+        steps: tuple[Expr, int],
+    ) -> None:
+        """Add some steps of the depth to a tile.
+
+        Args:
+            registers: Of the tile.
+            first: Where its first row begins.
+            weights: Where those of its columns begin, and those that are asked for.
+            steps: The first one, and how many there are.
+        """
+        e, (_, depth, width) = self.e, self.product.packed
+        offsets, scale = self._offsets(len(registers[0])), self._scale()
+        x, weight = self.buffers[self.product.x], self.buffers[self.product.weight]
+        for step in range(steps[1]):
+            k = steps[0] + e.i64(step)
+            at = weights[0] + k * e.i64(width)
+            for offset in offsets:
+                e.prefetch(weight, at + e.i64(self.near * width + offset), NEAREST)
+            if not step:
+                e.prefetch(weight, weights[1] + k * self.ahead, NEAR)
+
+            def column(vector: int, lane: Expr, at: Expr = at, k: Expr = k) -> Expr:
                 value = weight[at + e.i64(offsets[vector]) + lane]
                 return value if scale is None else value * scale(k)
 
-            multiply_add(e, registers, lambda r: x[base + e.i64(r * depth) + k], column)
+            def factor(row: int, k: Expr = k) -> Expr:
+                return x[first + e.i64(row * depth) + k]
+
+            multiply_add(e, registers, factor, column)
 
     def _scale(self) -> Callable[[Expr], Expr] | None:
         """Return what gives the factor of a step of the depth; None if there are no factors."""
@@ -471,29 +462,10 @@ def _misfit(signature: RegionSignature, x: int, weight: int, columns: int) -> Re
     return None
 
 
-def rates_at(level: str) -> ProductRates:
-    """Return the rates of a level's processors: of this machine's, if it is the target."""
-    return RATES.get(cpu.microarchitecture_at(level), RATES[""])
-
-
-def estimate(level: str, sizes: ProductSizes) -> tuple[float, float]:
-    """Return nanoseconds of a product alone on one thread, ONNX Runtime's and ours."""
-    rates, depth = rates_at(level), sizes.depth
-    rows = NOMINAL_SIZE if sizes.rows is None else sizes.rows
-    multiplies = rows * depth * sizes.columns
-    before, after = (
-        multiplies / next(rate for limit, rate in each if rows <= limit)
-        for each in (rates.runtime, rates.ours)
-    )
-    if depth >= _DEEP and rows * depth * 4 > rates.near_bytes:
-        after /= rates.deep[layout(depth, sizes.columns).shape[-1]]
-    return before, after
-
-
-#: The rates are those of processors with AVX-512. Products are predicted more exactly than other
-#: regions, so that less must be gained.
+#: Products are predicted more exactly than other regions, so that less must be gained.
 ANCHOR = Anchor(
-    "product", operators=(("", "Gemm"), ("", "MatMul")), longest=8, level="x86-64-v4",
+    "product", operators=(("", "Gemm"), ("", "MatMul")), longest=8,
+    level=(AVX2, "x86-64-v4"),
     regions="ortkit.fusion.regions.packed_regions:products", estimate=estimate,
-    packed=PackedMatrix(layout, gated_layout, least_rows=16, least_side=32, least_gain=0.05),
+    packed=PackedMatrix(packing, gated_layout, least_rows=16, least_side=32, least_gain=0.05),
 )  # fmt: skip

@@ -6,7 +6,7 @@ each element of the result is done in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -37,31 +37,28 @@ class Panels:
         weight: That constant.
         is_transposed: True if it is stored as [N, K].
         factor: That it is multiplied by.
-        layout: Given K and N, how it is packed.
+        packing: Its layout.
     """
 
     weight: ir.Value
     is_transposed: bool
     factor: float
-    layout: Callable[[int, int], Prepack]
+    packing: Prepack
 
     def tensor(self) -> ir.TensorProtocol:
         """Return them packed, once they are read; what is read of a file is not kept."""
         tensor = self.weight.const_value
         assert tensor is not None
-        sizes = tensor.shape.numpy()[-2:]
-        packing = self.layout(*(sizes[::-1] if self.is_transposed else sizes))
         return ir.LazyTensor(
-            lambda: self._packed(tensor, packing), dtype=tensor.dtype,
-            shape=ir.Shape(packing.shape),
-        )  # fmt: skip
+            lambda: self._packed(tensor), dtype=tensor.dtype, shape=ir.Shape(self.packing.shape)
+        )
 
-    def _packed(self, tensor: ir.TensorProtocol, packing: Prepack) -> ir.TensorProtocol:
+    def _packed(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         array = read_once(tensor)
         array = array.reshape(array.shape[-2:])
         matrix = array.T if self.is_transposed else array
         scaled = matrix if self.factor == 1.0 else matrix * matrix.dtype.type(self.factor)
-        return ir.tensor(np.ascontiguousarray(packing.pack(scaled)))
+        return ir.tensor(np.ascontiguousarray(self.packing.pack(scaled)))
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,7 @@ class Product:
 
     Args:
         of: What the template says of the matrix.
+        level: Of the processors that it is for.
         nodes: All of them, in order; among them may be reshapes of rows.
         x: [..., depth].
         rows: The sizes of what is multiplied, but for the last.
@@ -91,6 +89,7 @@ class Product:
     """
 
     of: PackedMatrix
+    level: str
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     rows: tuple[int | str, ...]
@@ -109,14 +108,16 @@ class Product:
     scale: ir.Value | None = None
 
     @property
-    def layout(self) -> Callable[[int, int], Prepack]:
+    def packing(self) -> Prepack:
         """How its matrix is packed."""
-        return self.of.gated_layout if self.is_gated else self.of.layout
+        if self.is_gated:
+            return self.of.gated_layout(self.depth, self.columns)
+        return self.of.layout(self.level, self.depth, self.columns)
 
     @property
     def panels(self) -> Panels:
         """Its matrix as the kernel reads it."""
-        return Panels(self.weight, self.is_transposed, self.factor, self.layout)
+        return Panels(self.weight, self.is_transposed, self.factor, self.packing)
 
 
 @refusals
@@ -149,9 +150,10 @@ def find_product(scope: Scope, node: ir.Node, anchor: Anchor) -> Product | Refus
     count = prod(nominal(size) for size in shape[:-1])
     if count < of.least_rows or min(depth, columns) < of.least_side:
         return Refused(f"{count} rows times a matrix of {depth} x {columns} are too few")
+    level = scope.target.resolved().level
     return Product(
-        of, (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns, is_transposed,
-        site.float("alpha", 1.0), row, value, (), node.outputs[0],
+        of, level, (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns,
+        is_transposed, site.float("alpha", 1.0), row, value, (), node.outputs[0],
     )  # fmt: skip
 
 

@@ -67,6 +67,8 @@ def _best(search: Search, anchor: Anchor, first: Product) -> Candidate | Refused
         if not search.excluded.isdisjoint(node for node in choice.nodes if not is_reshape(node)):
             continue
         prediction = _predict(search, anchor, choice)
+        if isinstance(prediction, Refused):
+            return prediction
         if prediction.gain < least:
             refused = refused or Refused(gain_refusal(prediction.gain, least))
             continue
@@ -104,13 +106,15 @@ def _stored_twice(search: Search, anchor: Anchor, one: Product) -> Refused | Non
     return Refused("its matrix is a result") if one.weight.is_graph_output() else None
 
 
-def _predict(search: Search, anchor: Anchor, product: Product) -> Prediction:
+def _predict(search: Search, anchor: Anchor, product: Product) -> Prediction | Refused:
     """Return the times of a matmul and its epilogue before and after."""
     assert anchor.estimate is not None
     found = anchor.estimate(
         search.level, ProductSizes(product.count, product.depth, product.columns)
     )
-    before, after = search.cost.corrected(anchor.kind, found or (0.0, 0.0))
+    if found is None:
+        return Refused("no kernel of its product is faster than ONNX Runtime's there")
+    before, after = search.cost.corrected(anchor.kind, found)
     if product.bias is not None:
         before += product.count * product.columns * ARITHMETIC_NS
     first = next(iter(product.epilogue), None)
@@ -140,9 +144,8 @@ def _signature(search: Search, anchor: Anchor, product: Product) -> RegionSignat
     def spec(name: str, shape: _Sizes) -> TensorSpec:
         return TensorSpec(name, anchor.dtype, tuple(shape))
 
-    packed = product.layout(product.depth, product.columns)
     columns = product.columns // 2 if product.is_gated else product.columns
-    sizes = {"x": (*rows, product.depth), "w": packed.shape}
+    sizes = {"x": (*rows, product.depth), "w": product.packing.shape}
     if product.bias is not None:
         sizes["b"] = (product.columns,)
     if product.scale is not None:
@@ -169,9 +172,7 @@ def _name_of(rows: int | str, sizes: _Sizes) -> int | str:
 def _nodes(search: Search, product: Product, opset: int) -> list[onnx.NodeProto]:
     writer = NodeWriter()
     rows = "x" if product.scale is None else writer.op("Mul", "x", "s")
-    value = writer.op(
-        "MatMul", rows, writer.unpacked("w", product.layout(product.depth, product.columns))
-    )
+    value = writer.op("MatMul", rows, writer.unpacked("w", product.packing))
     if product.bias is not None:
         value = writer.op("Add", value, "b")
     known: dict[ir.Value, str] = {}

@@ -2,8 +2,8 @@
 
 A matrix is packed once: when a model is optimized, which then has it in no other form, or when a
 session with `OrtkitExecutionProvider` is made. Within a panel a row's columns lie next to each
-other, and the rows follow one another, so that a kernel reads a panel from one end to the other,
-whatever vectors its processor has.
+other, and the rows follow one another, so that a kernel of any level can read a panel from one end
+to the other. How wide panels are the level says.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def _width(depth: int, columns: int) -> int:
     return min(_WIDTHS, key=lambda number: -columns % number)
 
 
-def panels(matrix: Array) -> Array:
-    """Return [depth, columns] packed, a view where that can be.
+def panels(matrix: Array, width: int = 0) -> Array:
+    """Return [depth, columns] packed in panels of `width` columns, a view where that can be.
 
     Columns that the last panel has too many are 0.
     """
-    return layout(*matrix.shape).pack(matrix)
+    depth, columns = matrix.shape
+    return layout(depth, columns, width).pack(matrix)

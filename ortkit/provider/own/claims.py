@@ -300,7 +300,8 @@ def _origin_of(weight: ir.Value) -> Origin | None:
     packed = weight.meta.get(PACKED)
     if not isinstance(packed, Panels) or packed.factor != 1.0:
         return None
-    return Origin(packed.weight.name or "", packed.is_transposed, packed.weight.const_value)
+    width = packed.packing.shape[-1]
+    return Origin(packed.weight.name or "", packed.is_transposed, width, packed.weight.const_value)
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

@@ -31,11 +31,13 @@ class Origin:
     Args:
         name: The constant's.
         is_transposed: True if the tensor is stored as [N, K].
+        width: Columns of a panel.
         tensor: The constant's, while the graph is there.
     """
 
     name: str
     is_transposed: bool
+    width: int
     tensor: ir.TensorProtocol | None = None
 
 
@@ -117,7 +119,7 @@ def weights_from(
         if tensor is None:
             raise KeyError(source.name)
         array = tensor.numpy()
-        return aligned(panels(array.T if source.is_transposed else array))
+        return aligned(panels(array.T if source.is_transposed else array, source.width))
 
     # numpy copies without the interpreter's lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -129,7 +131,7 @@ def to_json(source: Source) -> dict[str, object]:
     """Return a source as JSON types."""
     if isinstance(source, Piece):
         return {"start": source.start, "dtype": source.dtype, "shape": list(source.shape)}
-    return {"name": source.name, "is_turned": source.is_transposed}
+    return {"name": source.name, "is_turned": source.is_transposed, "width": source.width}
 
 
 def from_json(entry: Mapping[str, Any]) -> Source:
@@ -139,5 +141,5 @@ def from_json(entry: Mapping[str, Any]) -> Source:
         KeyError, TypeError, ValueError: It is none.
     """
     if "name" in entry:
-        return Origin(str(entry["name"]), bool(entry["is_turned"]))
+        return Origin(str(entry["name"]), bool(entry["is_turned"]), int(entry["width"]))
     return Piece(int(entry["start"]), str(entry["dtype"]), tuple(map(int, entry["shape"])))
