@@ -8,8 +8,11 @@ After, of many rows:
     f = Max(ReduceMax(Abs(x)) / 448, least), q = Cast(x / f, FLOAT8E4M3FN)   # float32
     y = MatMul(Cast(Cast(q) * f), Transpose(DequantizeLinear(W8, s)))
 
-Regions make one kernel of each product (`ortkit/fusion/gemm/cuda_fp8.py`), and one of what rounds
-x.
+After, of many rows whose magnitudes have a limit (`magnitudes.py`):
+    q = Cast(x / f, FLOAT8E4M3FN), y = MatMul(Cast(Cast(q) * f), Transpose(...))    # f: a number
+
+Regions make one kernel of each product (`ortkit/fusion/gemm/cuda_fp8.py`). What rounds x with one
+factor is a part of the product before, or of attention, else a kernel of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from ortkit.precision.candidates import Chosen, Measured
 from ortkit.precision.data import gather
 from ortkit.precision.gains import Gain
 from ortkit.precision.lowering import CpuLowering
+from ortkit.precision.magnitudes import Magnitude, magnitudes
 from ortkit.precision.products import PASS, Product
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
@@ -41,12 +45,20 @@ from ortkit.runtime.timing.variants import Variant
 _OPSET = 19
 _FLOAT, _FP8 = ir.DataType.FLOAT, ir.DataType.FLOAT8E4M3FN
 _HALF_DTYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+#: Beyond that numbers in half precision are infinite.
+_FINITE = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3e38}
 #: The largest number in eight bits; factors are no smaller than the other.
 _LARGEST, _LEAST = 448.0, 1e-30
 #: Depth and columns are multiples of this, so that rows begin at 16 bytes.
 _MULTIPLE = 16
 #: The part of its time that a product has to save.
 _GAIN = 0.1
+#: Rounding the rows and the matrix of a product to 4 bits makes sums larger by 1.13 at most, and
+#: the factor itself is rounded.
+_MARGIN = 1.15
+#: How many times their usual size rows with one factor may be. There are 2^15 between the largest
+#: and the smallest number of 4 bits. Attention over thousands of keys makes values 2^5 smaller.
+_MOST_SPREAD = 512.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +67,8 @@ class Fp8Product:
 
     product: Product
     rows: int
+    factor: float | None = None
+    """Of all rows, where their magnitudes have a limit; None where each has one."""
 
     @property
     def is_narrow(self) -> bool:
@@ -103,11 +117,38 @@ def rounded_rows(build: Builder, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     least = build.constant(np.array(_LEAST, np.float32), f"{name}/least")
     scaled = build.one("Mul", [top, part], f"{name}/scaled")
     factor = build.one("Max", [scaled, least], f"{name}/factor")
+    return _rounded(build, wide, factor, name, dtype)
+
+
+def rounded_whole(build: Builder, x: ir.Value, factor: float, dtype: ir.DataType) -> ir.Value:
+    """Make rows in eight bits with one factor, and return what they are worth."""
+    name = f"{x.name}/fp8"
+    # ONNX Runtime 1.31.1 moves QuantizeLinear before operators that have no such type.
+    by = build.constant(np.array(factor, np.float32), f"{name}/factor")
+    wide = build.one("Cast", [x], f"{name}/float", {"to": int(_FLOAT)})
+    return _rounded(build, wide, by, name, dtype)
+
+
+def _rounded(
+    build: Builder, wide: ir.Value, factor: ir.Value, name: str, dtype: ir.DataType
+) -> ir.Value:
+    """Return what numbers of float32 are worth in eight bits with a factor."""
     ratio = build.one("Div", [wide, factor], f"{name}/ratio")
     narrow = build.one("Cast", [ratio], name, {"to": int(_FP8)}, dtype=_FP8)
     again = build.one("Cast", [narrow], f"{name}/wide", {"to": int(_FLOAT)})
     worth = build.one("Mul", [again, factor], f"{name}/worth")
     return build.one("Cast", [worth], f"{name}/half", {"to": int(dtype)}, dtype=dtype)
+
+
+def factor_of(magnitude: Magnitude | None, dtype: ir.DataType) -> float | None:
+    """Return one factor for all rows of a type, or None where each row needs its own."""
+    if magnitude is None or magnitude.spread > _MOST_SPREAD:
+        return None
+    limit = _MARGIN * magnitude.limit
+    if limit > _FINITE[dtype]:
+        return None
+    # With powers of two layers have kernels in common, and eight bits lose nothing by them.
+    return max(2.0 ** math.ceil(math.log2(limit / _LARGEST)), _LEAST)
 
 
 class Fp8Lowering(CpuLowering):
@@ -141,16 +182,20 @@ class Fp8Lowering(CpuLowering):
         readers: dict[ir.Value, int] = {}
         for one in products.values():
             readers[one.x] = readers.get(one.x, 0) + 1
+        known = magnitudes(model, shapes)
         found = []
         for product in products.values():
-            gain = _gain(shapes, product, readers[product.x])
+            dtype = product.weight.dtype
+            assert dtype is not None
+            factor = factor_of(known.get(product.x), dtype)
+            gain = _gain(shapes, product, 0 if factor else readers[product.x])
             if isinstance(gain, str):
                 self._refused.miss(PASS, describe(product.node), gain, (product.key,))
                 continue
             rows = _rows(shapes, product)
             assert rows is not None
             error = _own_error(product.array())
-            found.append(Measured(Fp8Product(product, rows), error, error, gain))
+            found.append(Measured(Fp8Product(product, rows, factor), error, error, gain))
         return found
 
     def _products(self, model: ir.Model, shapes: Shapes, log: RewriteLog) -> tuple[Product, ...]:
@@ -183,7 +228,11 @@ class Fp8Lowering(CpuLowering):
             if form.is_narrow and x not in narrow:
                 dtype = form.product.weight.dtype
                 assert dtype is not None
-                narrow[x] = rounded_rows(build, x, dtype)
+                narrow[x] = (
+                    rounded_rows(build, x, dtype)
+                    if form.factor is None
+                    else rounded_whole(build, x, form.factor, dtype)
+                )
                 build.insert_after(model.graph, x)
             matrix = form.emit(build)
             model.graph.insert_before(node, build.take())
@@ -242,13 +291,14 @@ def _gain(shapes: Shapes, product: Product, readers: int) -> Gain | str:
     Args:
         shapes: Shapes of the model's values.
         product: It.
-        readers: Products that multiply the same rows, which are rounded once.
+        readers: Products that multiply the same rows, which are rounded once; 0 where what makes
+            the rows rounds them.
     """
     rows = _rows(shapes, product)
     if rows is None:
         return "how many rows it multiplies is not known"
     depth, columns = product.array().shape
-    rounding = rounding_ns(rows * depth) / readers if rows > SMALL_M_MAX else 0.0
+    rounding = rounding_ns(rows * depth) / readers if readers and rows > SMALL_M_MAX else 0.0
     gain = Gain(
         half_ns(rows, depth, columns) / 1e3, (fp8_ns(rows, depth, columns) + rounding) / 1e3
     )

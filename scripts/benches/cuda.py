@@ -37,12 +37,15 @@ import ortkit
 from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
+from ortkit.precision.lowering import MAX_ERROR
 from scripts.benches import output
 from scripts.benches.cuda_decode import DECODERS, PROMPTS, TOKENS, measure_decoders
 from scripts.benches.cuda_decode import lines as decode_lines
 from scripts.benches.cuda_kernels import lines, measure_kernels
 from scripts.benches.cuda_kernels_of import kernels_of
-from scripts.benches.cuda_limits import measure_limit
+from scripts.benches.cuda_limits import measure_fp8_limit, measure_limit
+from scripts.benches.cuda_lowered import lines as lowered_lines
+from scripts.benches.cuda_lowered import way_of
 from scripts.benches.cuda_models import Architecture, architecture, names, title
 from scripts.benches.cuda_modes import best_of, time_modes
 from scripts.benches.cuda_modes import lines as mode_lines
@@ -90,6 +93,8 @@ def main() -> int:
             found, left = _models(results, folder, options)
             results |= {"models": found, "batches": options.batch}
             _print_models(found, str(device["name"]))
+            if options.precision:
+                output.table("in a lower precision", *lowered_lines(found, options.precision))
             if left:
                 print(f"\n{left} rows are left: run it again with --into {options.into}")
         if options.parts in {"all", "kernels"}:
@@ -176,7 +181,9 @@ def _prepare(one: Architecture, folder: Path, options: argparse.Namespace) -> No
 
     Each of torch's ways is timed on the device, which work of others beside it changes little.
     """
-    _exported(one, folder, options)
+    path, _, _ = _exported(one, folder, options)
+    for precision in options.precision:
+        _lowered(path, precision, options)
     _timed_modes(one, folder, options)
 
 
@@ -213,6 +220,19 @@ def _exported(
             _export(one, path)
         noted.write_text(json.dumps(_optimize(path, optimized, options)), encoding="utf-8")
     return path, optimized, json.loads(noted.read_text(encoding="utf-8"))
+
+
+def _lowered(
+    path: Path, precision: str, options: argparse.Namespace
+) -> tuple[Path, dict[str, object]]:
+    """Return an exported model in a lower precision, and how that went."""
+    optimized, noted = (path.with_suffix(f".{precision}{end}") for end in _ENDS[1:])
+    if not noted.exists():
+        noted.write_text(
+            json.dumps(_optimize(path, optimized, options, "--precision", precision)),
+            encoding="utf-8",
+        )
+    return optimized, json.loads(noted.read_text(encoding="utf-8"))
 
 
 def _export(one: Architecture, path: Path) -> None:
@@ -253,6 +273,18 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             row[f"{name}: notes"] = list(session.notes)
         if problem := wrong(errors):
             raise ValueError(problem)
+        for precision in options.precision:
+            lowered, row[f"{precision}: optimize"] = _lowered(path, precision, options)
+            session = stack.enter_context(
+                ortkit.Session(lowered, "cuda", cuda_graph=True, kernels="require")
+            )
+            bound = session.bind(feeds)
+            bound.run()
+            calls[way_of(precision)] = bound.run
+            found = _error(torch.from_dlpack(bound.outputs["y"]), expected)
+            errors[way_of(precision)] = found
+            if not found <= MAX_ERROR[precision]:
+                raise ValueError(f"{precision} is off by {found:.1e} of the norm")
         if not one.is_dynamic:
             calls["torch"] = synchronized(lambda: one.module(one.example))
         started = time.perf_counter()
@@ -270,10 +302,18 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             elapsed["torch.compile"], calls["torch.compile"] = elapsed[name], call
         output.say(", ".join(f"{name} {median(each):.3f}" for name, each in elapsed.items()))
         row["errors"] = errors
-        for name in ("plain graph", "ortkit graph", *(["torch.compile"] if by_torch else [])):
+        lower = map(way_of, options.precision)
+        for name in (
+            "plain graph",
+            "ortkit graph",
+            *lower,
+            *(["torch.compile"] if by_torch else []),
+        ):
             row[f"{name}: device"] = kernels_of(calls[name])
         if not one.is_dynamic and not one.is_net:
             row["products: device"] = measure_limit(open_model(path), one.sizes)
+            if "fp8" in options.precision:
+                row["fp8 products: device"] = measure_fp8_limit(open_model(path), one.sizes)
     return row
 
 
@@ -301,9 +341,11 @@ def _runs_of_turn(call: Callable[[], object]) -> int:
     return int(min(_EACH, max(1.0, _TURN / elapsed)))
 
 
-def _optimize(path: Path, optimized: Path, options: argparse.Namespace) -> dict[str, object]:
+def _optimize(
+    path: Path, optimized: Path, options: argparse.Namespace, *more: str
+) -> dict[str, object]:
     """Run the command as a user does, with nothing in the cache."""
-    command = [sys.executable, "-m", "ortkit", "optimize", str(path), "-o", str(optimized)]
+    command = [sys.executable, "-m", "ortkit", "optimize", str(path), "-o", str(optimized), *more]
     command += ["--accept-unverified"] if options.verify else ["--no-verify"]
     started = time.perf_counter()
     with _empty_cache() as cache:
@@ -453,6 +495,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sizes", type=lambda text: text.split(","), default=["fixed"],
         help="of the exports: fixed, dynamic (by name), or both with a comma",
+    )  # fmt: skip
+    parser.add_argument(
+        "--precision", type=lambda text: text.split(","), default=[],
+        help="that models are lowered to beside float16: fp8",
     )  # fmt: skip
     parser.add_argument("--into", type=Path, help="a file of rows, to which others are added")
     parser.add_argument("--seconds", type=float, help="no row is begun after these")

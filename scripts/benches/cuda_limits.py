@@ -92,6 +92,51 @@ def measure_limit(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
+def measure_fp8_limit(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Time the products of a model by torch's scaled product in fp8, to float16.
+
+    With a factor for each tensor, which is cuBLASLt's own choice of an algorithm. Nothing is added
+    behind, and operands are in eight bits before.
+
+    Returns:
+        Microseconds of a run, and of each product how often there is one and its microseconds.
+    """
+    lines, total = [], 0.0
+    for one, count in products_of(model, sizes).items():
+        if one.depth % 16 or one.columns % 16:
+            continue
+        best = _fp8_microseconds(one)
+        total += count * best
+        lines.append([one.rows, one.depth, one.columns, count, best])
+    return {"microseconds": total, "products": lines}
+
+
+def _fp8_microseconds(one: Product) -> float:
+    """Time one product in fp8 by `torch._scaled_mm`."""
+    import torch
+
+    each = one.rows * one.depth + one.depth * one.columns + 2 * one.rows * one.columns
+    copies = max(2, min(_LAUNCHES, _ROTATED_BYTES // each + 1))
+    narrow = torch.float8_e4m3fn
+    operands = [
+        (
+            torch.randn(one.rows, one.depth, device="cuda").to(narrow),
+            torch.randn(one.columns, one.depth, device="cuda").to(narrow).t(),
+            None,
+        )
+        for _ in range(copies)
+    ]
+    factor = torch.ones((), device="cuda")
+
+    def launch(x: Any, w: Any, y: Any, stream: int) -> None:  # noqa: ARG001
+        torch._scaled_mm(
+            x, w, scale_a=factor, scale_b=factor, out_dtype=torch.float16, use_fast_accum=True
+        )
+
+    launch(*operands[0], 0)
+    return _microseconds(launch, operands)
+
+
 class _Heuristic(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t: an algorithm, and what it needs."""
 

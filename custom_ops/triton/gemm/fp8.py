@@ -35,7 +35,7 @@ FP8 = "float8_e4m3fn"
 _RESULTS = ("float16", "bfloat16", "float32")
 #: Rows of matrices are read 16 bytes at a time.
 _VECTOR = 16
-_FLOAT = int(onnx.TensorProto.FLOAT)
+_FLOAT, _FP8 = int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.FLOAT8E4M3FN)
 #: What converts such numbers.
 FP8_ARCHITECTURES = (89, 90, 100, 103, 120)
 #: Steps of twice as many numbers as in half precision are as many bytes.
@@ -178,7 +178,7 @@ def read_fp8(signature: RegionSignature) -> Products | Refused | None:
         if divided is None:
             return Refused("an fp8 result with more than one scale")
         end, divisor = divided
-    dtype = _type_before(body, end)
+    dtype = _type_before(body, end, matrices[0])
     if len(rows) < 1 or output.shape[-1] != columns:
         return Refused("a product of other sizes than rows and a matrix")
     if signature.inputs[x.number].shape != (*rows, depth):
@@ -232,9 +232,11 @@ def _rows(body: Body, name: str) -> Scaled | None:
     if scaled is None or wide is None or integer(wide, "to", 0) != _FLOAT:
         return None
     number, scale = body.inputs.get(wide.input[0]), body.inputs.get(scaled.input[1])
+    inputs, factor = body.signature.inputs, body.number(scaled.input[1])
+    if number is not None and factor is not None and inputs[number].dtype == FP8:
+        return Scaled(number, (factor,), True)
     if number is None or scale is None:
         return None
-    inputs = body.signature.inputs
     fits = inputs[scale].shape == (*inputs[number].shape[:-1], 1)
     return Scaled(number, (scale,), True) if fits and inputs[number].dtype == FP8 else None
 
@@ -260,12 +262,23 @@ def _dequantized(body: Body, name: str, axis: int | None) -> Scaled | None:
 
 
 def quantized(body: Body, name: str) -> tuple[str, float] | None:
-    """Return what QuantizeLinear makes `name` of, and the one number that it divides by."""
+    """Return what is rounded to `name`, and the one number that it is divided by.
+
+    By QuantizeLinear, or by Cast(Div(Cast(value), number)) in float32.
+    """
     node = body.producer(name, "QuantizeLinear")
-    if node is None or not _is_centred(body, node) or not integer(node, "saturate", 1):
+    if node is not None and _is_centred(body, node) and integer(node, "saturate", 1):
+        factor = body.number(node.input[1])
+        return None if factor is None else (str(node.input[0]), factor)
+    last = body.producer(name, "Cast")
+    ratio = None if last is None else body.producer(last.input[0], "Div")
+    wide = None if ratio is None else body.producer(ratio.input[0], "Cast")
+    if last is None or ratio is None or wide is None or not integer(last, "saturate", 1):
         return None
-    factor = body.number(node.input[1])
-    return None if factor is None else (str(node.input[0]), factor)
+    if integer(wide, "to", 0) != _FLOAT or integer(last, "to", 0) != _FP8:
+        return None
+    factor = body.number(ratio.input[1])
+    return None if factor is None else (str(wide.input[0]), factor)
 
 
 def _is_centred(body: Body, node: onnx.NodeProto) -> bool:
@@ -276,12 +289,16 @@ def _is_centred(body: Body, node: onnx.NodeProto) -> bool:
     return zero is not None and not np.any(zero.astype(np.float32))
 
 
-def _type_before(body: Body, end: str) -> str:
+def _type_before(body: Body, end: str, matrix: Scaled) -> str:
     """Return the type of what the products and the steps after them give."""
     if end == body.function.output[0]:
         return body.signature.outputs[0].dtype
     node = body.producer(str(body.function.output[0]), "QuantizeLinear")
-    scale = None if node is None else body.constant(node.input[1])
+    if node is None:
+        # A matrix becomes what its factors are.
+        (factor, *_) = matrix.scales
+        return body.signature.inputs[factor].dtype if isinstance(factor, int) else ""
+    scale = body.constant(node.input[1])
     return "" if scale is None else scale.dtype.name
 
 

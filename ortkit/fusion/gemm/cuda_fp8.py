@@ -116,8 +116,8 @@ def _product(
     if sizes.rows is None or sizes.rows > _MOST_NORMED:
         norm, sizes = None, replace(sizes, is_normed=False)
     prediction = predict(scope, anchor, sizes)
-    last = _rounding_consumer(scope, chain.output, search.excluded) if is_narrow else None
-    ends = [item for item in (norm, last) if item is not None]
+    last = _rounding_consumer(scope, chain.output, search.excluded) if is_narrow else ()
+    ends = [*([] if norm is None else [norm]), *last]
     whole = search.region([*chain.products, *chain.epilogue, *ends], anchor.kind)
     if prediction is None:
         return refused(whole, "large-M matmuls in half precision with fp8 weights are no faster")
@@ -201,15 +201,34 @@ def _dequantized(
     return nodes
 
 
-def _rounding_consumer(scope: Scope, value: ir.Value, excluded: set[ir.Node]) -> ir.Node | None:
-    """Return the QuantizeLinear to fp8 with one scale that is the only consumer of a value."""
+def _rounding_consumer(
+    scope: Scope, value: ir.Value, excluded: set[ir.Node]
+) -> tuple[ir.Node, ...]:
+    """Return what alone reads a value and rounds it to fp8 with one scale; nothing if it does not.
+
+    That is a QuantizeLinear, or Cast(Div(Cast(value), scale)) in float32.
+    """
     node = only_reader(value)
-    if node is None or node in excluded or not is_op(node, "QuantizeLinear"):
-        return None
-    if node.inputs[0] is not value or scope.shapes.dtype(node.outputs[0]) != FP8:
-        return None
-    scale = scope.array(node.inputs[1])
-    return node if scale is not None and scale.size == 1 and _is_centred(scope, node) else None
+    if node is None or node in excluded:
+        return ()
+    if is_op(node, "QuantizeLinear"):
+        if node.inputs[0] is not value or scope.shapes.dtype(node.outputs[0]) != FP8:
+            return ()
+        scale = scope.array(node.inputs[1])
+        fits = scale is not None and scale.size == 1 and _is_centred(scope, node)
+        return (node,) if fits else ()
+    ratio = only_reader(node.outputs[0])
+    last = None if ratio is None else only_reader(ratio.outputs[0])
+    if ratio is None or last is None or {ratio, last} & excluded:
+        return ()
+    found = (node, ratio, last)
+    is_written = [each.op_type for each in found] == ["Cast", "Div", "Cast"]
+    if not is_written or any(each.domain or each.graph is not node.graph for each in found):
+        return ()
+    types = [scope.shapes.dtype(each.outputs[0]) for each in (node, last)]
+    scale = scope.array(ratio.inputs[1]) if ratio.inputs[0] is node.outputs[0] else None
+    fits = scale is not None and scale.size == 1 and types == [ir.DataType.FLOAT, FP8]
+    return found if fits else ()
 
 
 def is_fp8_product(scope: Scope, node: ir.Node) -> bool:
