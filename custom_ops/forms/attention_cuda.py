@@ -99,3 +99,5 @@ class AttentionForm:
     """The input [columns] that is added to all rows of the one that Q, K and V are parts of."""
     caches: tuple[Cache, Cache] | None = None
     """Of keys and values."""
+    factor: float | None = None
+    """What the result is divided by, and rounded to eight bits; None where it is not rounded."""

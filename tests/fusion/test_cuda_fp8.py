@@ -31,6 +31,11 @@ BY_ROW = (
 )  # fmt: skip
 #: The same with one factor.
 BY_ONE = ("{0}/q = QuantizeLinear({0}, one, zero)", "{0}/x = DequantizeLinear({0}/q, one, zero)")
+#: The same in float32, as `--precision fp8` writes it.
+BY_NUMBER = (
+    "{0}/a = Cast<to=1>({0})", "{0}/d = Div({0}/a, number)", "{0}/q = Cast<to=17>({0}/d)",
+    "{0}/w = Cast<to=1>({0}/q)", "{0}/v = Mul({0}/w, number)", "{0}/x = Cast<to=10>({0}/v)",
+)  # fmt: skip
 NORM = "n = LayerNormalization<axis=-1>(x, g)"
 UP, DOWN = "U = DequantizeLinear<axis=1>(u, us)", "D = DequantizeLinear<axis=1>(d, ds)"
 GATE = "V = DequantizeLinear<axis=1>(v, us)"
@@ -68,6 +73,7 @@ def model_of(lines: list[str], rows: tuple[int, ...], dtype: type = np.float16) 
     hold("last", np.array([-1], np.int64))
     hold("part", np.array(1 / 448, np.float32))
     hold("least", np.array(1e-30, np.float32))
+    hold("number", np.array(1 / 32, np.float32))
     nodes = [onnx.parser.parse_node(_quoted(line)) for line in lines]
     _unquoted(nodes)
     read = {name for node in nodes for name in node.input}
@@ -146,6 +152,21 @@ TAKEN = {
          "i/q = QuantizeLinear(i, two, zero)", "i/x = DequantizeLinear(i/q, two, zero)", DOWN,
          "j = MatMul(i/x, D)", "y = Add(j, x)"], (2, 5),
         {("product", 3), ("product", 2), ("rounded_rows", 2)},
+    ),
+    "two layers by one number": (
+        [NORM, *by(BY_NUMBER, "n"), UP, "h = MatMul(n/x, U)", "i = Relu(h)", *by(BY_NUMBER, "i"),
+         DOWN, "j = MatMul(i/x, D)", "y = Add(j, x)"], (2, 5),
+        {("product", 5), ("product", 2), ("rounded_rows", 4)},
+    ),
+    "a norm that others read": (
+        [NORM, *by(BY_NUMBER, "n"), UP, "h = MatMul(n/x, U)", "i = Relu(h)", *by(BY_NUMBER, "i"),
+         DOWN, "j = MatMul(i/x, D)", "y = Add(j, n)"], (2, 5),
+        {("product", 5), ("product", 2), ("rounded_rows", 4)},
+    ),
+    "rows that others read before they are rounded": (
+        [*by(BY_NUMBER, "x"), UP, "h = MatMul(x/x, U)", "i = Relu(h)", *by(BY_NUMBER, "i"),
+         DOWN, "j = MatMul(i/x, D)", "k = ReduceSum(i, last)", "y = Add(j, k)"], (2, 5),
+        {("product", 2), ("product", 1), ("rounded_rows", 3)},
     ),
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.cuda import Condition
@@ -14,7 +14,16 @@ from ortkit.refusal import Refused
 
 from ...forms.attention import read_attention
 from ...forms.attention_cuda import AttentionForm, Mask
-from .attention_arguments import MOST_ELEMENTS, fill_of, kind_of, layout_of, parts_of, step_of
+from ..gemm.fp8 import without_rounding
+from .attention_arguments import (
+    MOST_ELEMENTS,
+    fill_of,
+    inverse_of,
+    kind_of,
+    layout_of,
+    parts_of,
+    step_of,
+)
 from .attention_hopper import hopper_variant
 from .attention_kv_append import append_variant, why_not_appended
 from .attention_split_kv import split_variant
@@ -37,6 +46,8 @@ class Attention:
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a variant for each range of sizes, with whole blocks or without."""
         found = append_variant(self.form) if self.form.caches else split_variant(self.form)
+        if self.form.factor is not None:
+            found = None
         if found is not None:
             return (found,)
         made = []
@@ -103,7 +114,7 @@ class Attention:
             form.scale, form.softcap,
             causal is not None, causal is not None and causal.is_last,
             0 if causal is None else causal.window,
-            kind_of(mask), fill_of(mask), *_lies(mask), form.bias is not None,
+            kind_of(mask), fill_of(mask), *_lies(mask), form.bias is not None, inverse_of(form),
             _is_cut(q.length, tile.queries, is_whole=is_whole),
             _is_cut(k.length, tile.keys, is_whole=is_whole),
             tile.queries, tile.keys,
@@ -112,9 +123,14 @@ class Attention:
 
 def match(signature: RegionSignature) -> Attention | Refused | None:
     """Return the region as attention; None if it is something else."""
-    form = read_attention(signature)
+    narrow = without_rounding(signature)
+    form = read_attention(signature if narrow is None else narrow[0])
     if not isinstance(form, AttentionForm):
         return form
+    if narrow is not None:
+        form = replace(form, signature=signature, factor=narrow[1])
+        if form.caches or form.y.width % _MULTIPLE or form.y.pitch % _MULTIPLE:
+            return Refused("attention with a result in eight bits and caches, or of no vectors")
     for heads in (form.q, form.k, form.v, form.y):
         if heads.width % _VECTOR or not 0 < heads.width <= MOST_WIDTH:
             return Refused(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from ...forms.attention_cuda import Heads, Mask
+from ...forms.attention_cuda import AttentionForm, Heads, Mask
 
 #: Positions within a head have 32 bits.
 MOST_ELEMENTS = 2**31 - 2**17
@@ -46,3 +46,8 @@ def kind_of(mask: Mask | None) -> int:
 def fill_of(mask: Mask | None) -> float:
     """Return what a condition adds where it does not hold, as Triton's source has it."""
     return Number(0.0 if mask is None or mask.fill is None else mask.fill)
+
+
+def inverse_of(form: AttentionForm) -> float:
+    """Return what the result is multiplied by; 1 where it is not rounded to eight bits."""
+    return 1.0 if form.factor is None else 1.0 / form.factor

@@ -37,6 +37,7 @@ class Known(NamedTuple):
     mask_heads: Any
     fill: Any
     has_bias: Any
+    inverse: Any
     bound_keys: Any
     keys: Any
     stages: Any

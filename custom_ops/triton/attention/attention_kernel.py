@@ -160,7 +160,7 @@ def attention(
     SCALE: tl.constexpr, CAP: tl.constexpr, IS_CAUSAL: tl.constexpr, IS_LAST: tl.constexpr,
     WINDOW: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_ROWS: tl.constexpr, MASK_BATCH: tl.constexpr,
-    MASK_HEADS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    MASK_HEADS: tl.constexpr, HAS_BIAS: tl.constexpr, INVERSE: tl.constexpr,
     BOUND_QUERIES: tl.constexpr, BOUND_KEYS: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -175,6 +175,7 @@ def attention(
             query's scores move by one number (HAS_BIAS).
         queries: Rows of q.
         keys: Rows of k.
+        INVERSE: Of the number that the result is divided by, which y has in eight bits; else 1.
         HEADS: Of q.
         SHARED: Heads of q that share one of k.
         WIDTH: Of a head of q and k, W1 + W2 not less; V_WIDTH alike of v and y.
@@ -288,6 +289,9 @@ def attention(
         acc1 = biased(acc1, first, 0, V1, V_WIDTH)
         if V2 > 0:
             acc2 = biased(acc2, first, V1, V2, V_WIDTH)
+    if INVERSE != 1.0:
+        acc1 *= INVERSE
+        acc2 *= INVERSE
     store_rows(y, acc1, rows, queries, 0, V1, V_WIDTH, Y_PITCH, BOUND_QUERIES)
     if V2 > 0:
         store_rows(y, acc2, rows, queries, V1, V2, V_WIDTH, Y_PITCH, BOUND_QUERIES)

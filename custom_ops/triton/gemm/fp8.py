@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ortkit.kernels.anchor import Anchor, ProductSizes
-from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.signature import RegionSignature, body_text
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, kernel_text
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS, SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
@@ -279,6 +280,27 @@ def quantized(body: Body, name: str) -> tuple[str, float] | None:
         return None
     factor = body.number(ratio.input[1])
     return None if factor is None else (str(wide.input[0]), factor)
+
+
+def without_rounding(signature: RegionSignature) -> tuple[RegionSignature, float] | None:
+    """Return a region without the rounding of its last result, and the one number of that."""
+    if signature.outputs[-1].dtype != FP8 or not signature.inputs:
+        return None
+    body = Body(signature)
+    found = quantized(body, str(body.function.output[-1]))
+    if found is None:
+        return None
+    name, factor = found
+    function = body.function
+    rounding = body.between(name, str(function.output[-1]))
+    nodes = [node for node in function.node if node not in rounding]
+    made = helper.make_function(
+        function.domain, function.name, function.input, [*function.output[:-1], name], nodes,
+        function.opset_import,
+    )  # fmt: skip
+    last = replace(signature.outputs[-1], name=name, dtype=signature.inputs[0].dtype)
+    outputs = (*signature.outputs[:-1], last)
+    return replace(signature, body=body_text(made), outputs=outputs), factor
 
 
 def _is_centred(body: Body, node: onnx.NodeProto) -> bool:

@@ -28,30 +28,53 @@ _EACH = 512
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """How rows become fp8.
+
+    Args:
+        name: Of the rows in the body.
+        factor: Of all rows, None where each has one.
+        factors: The output that has the factor of each row; None with one of all.
+        largest: What the largest magnitude of a row is multiplied by for its factor.
+        least: Of factors.
+    """
+
+    name: str
+    factor: float | None
+    factors: int | None = None
+    largest: float = 0.0
+    least: float = 0.0
+
+
+@dataclass(frozen=True)
 class RoundedRows:
-    """norm(x) / factor in fp8; numbers are inputs.
+    """norm(x + skip + added) / factor in fp8; numbers are inputs, of results outputs.
 
     Args:
         signature: The region's.
-        y: The output that has the rows; another one, if there is one, has their factors.
+        y: The output that has the rows.
         x: [..., depth].
         norm: What is done to the rows before, None if nothing is.
-        factor: Of all rows, None where each has one.
-        largest: What the largest magnitude of a row is multiplied by for its factor.
-        least: Of factors.
+        rounding: To eight bits.
+        skip: What is added to x before, of its shape, None if nothing is.
+        added: A row that is added to all.
+        total: The output that has the sum, None where nothing else reads it.
+        normed: The output that has the norm, alike.
     """
 
     signature: RegionSignature
     y: int
     x: int
     norm: Norm | None
-    factor: float | None
-    largest: float = 0.0
-    least: float = 0.0
+    rounding: Rounding
+    skip: int | None = None
+    added: int | None = None
+    total: int | None = None
+    normed: int | None = None
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return the kernel, and one for unaligned tensors."""
-        inputs, norm = self.signature.inputs, self.norm
+        inputs, norm, how = self.signature.inputs, self.norm, self.rounding
         *leading, depth = inputs[self.x].shape
         assert isinstance(depth, int)
         rows, block, first = product(map(extent_of, leading)), power(depth), len(inputs)
@@ -59,12 +82,14 @@ class RoundedRows:
         call = Call(
             "fp8_rows",
             (
-                Tensor(self.x), None if norm is None else Tensor(norm.scale),
+                Tensor(self.x), optional(self.skip), optional(self.added),
+                None if norm is None else Tensor(norm.scale),
                 optional(None if norm is None else norm.shift), Tensor(first + self.y),
-                None if self.factor is not None else Tensor(first + 1 - self.y), Size(rows),
+                *(None if one is None else Tensor(first + one)
+                  for one in (how.factors, self.total, self.normed)), Size(rows),
                 depth, height, block, 0.0 if norm is None else norm.epsilon,
                 norm is not None and norm.is_centred,
-                1.0 if self.factor is None else self.factor, self.largest, self.least,
+                1.0 if how.factor is None else how.factor, how.largest, how.least,
             ),
             ((rows, height), (ONE, 1), (ONE, 1)),
             max(1, min(16, power(height * block // _EACH))),
@@ -83,38 +108,69 @@ def match(signature: RegionSignature) -> RoundedRows | Refused | None:
     body = Body(signature)
     if body.nodes("MatMul") or body.nodes("Gemm"):
         return None
-    found = _static(body) if len(signature.outputs) == 1 else _by_row(body, y)
-    if found is None:
+    how = _by_row(body, y) or _static(body, y)
+    if how is None:
         return None
-    name, factor, largest, least = found
     shape = signature.outputs[y].shape
     if not shape or not isinstance(shape[-1], int) or shape[-1] > _MOST:
         return Refused("fp8 rows of too many or an unknown number of elements")
-    norm = needed(read_norm(body, name, shape))
-    x = body.inputs.get(name if norm is None else norm.source)
-    if x is None:
+    norm = needed(read_norm(body, how.name, shape))
+    source = how.name if norm is None else norm.source
+    terms = (body.inputs[source],) if source in body.inputs else _terms(body, source)
+    if not terms or (norm is None and len(terms) > 1):
         return None
-    if signature.inputs[x].shape != shape or signature.inputs[x].dtype not in _SOURCES:
+    sizes = [signature.inputs[number] for number in terms]
+    rows = [number for number, each in zip(terms, sizes, strict=True) if each.shape == shape]
+    flat = [number for number in terms if number not in rows]
+    is_row = all(signature.inputs[number].shape == shape[-1:] for number in flat)
+    types = {each.dtype for each in sizes}
+    if not is_row or not 0 < len(rows) < 3 or len(flat) > 1 or len(types) > 1:
         return Refused("fp8 rows of something else than such rows")
-    return RoundedRows(signature, y, x, norm, factor, largest, least)
+    if not types <= {*_SOURCES}:
+        return Refused("fp8 rows of something else than such rows")
+    kept = {how.name: "normed", source: "total"} if norm is not None else {}
+    results: dict[str, int] = {}
+    for index, spec in enumerate(signature.outputs):
+        if index in (y, how.factors):
+            continue
+        name = str(body.function.output[index])
+        if name not in kept or spec.dtype not in types:
+            return Refused("fp8 rows with a further result")
+        results[kept[name]] = index
+    skip, added = (*rows[1:], None)[0], (*flat, None)[0]
+    return RoundedRows(signature, y, rows[0], norm, how, skip, added, **results)
 
 
-def _static(body: Body) -> tuple[str, float | None, float, float] | None:
-    """Return what QuantizeLinear rounds with one factor."""
-    found = quantized(body, str(body.function.output[0]))
-    return None if found is None else (found[0], found[1], 0.0, 0.0)
+def _terms(body: Body, name: str, most: int = 3) -> tuple[int, ...]:
+    """Return the inputs that `name` is the sum of; none if it is something else, or of more."""
+    if name in body.inputs:
+        return (body.inputs[name],)
+    node = body.producer(name, "Add") if most > 1 else None
+    if node is None:
+        return ()
+    parts = [_terms(body, str(each), most - 1) for each in node.input]
+    found = tuple(number for part in parts for number in part)
+    return found if all(parts) and len(found) <= most else ()
 
 
-def _by_row(body: Body, y: int) -> tuple[str, float | None, float, float] | None:
+def _static(body: Body, y: int) -> Rounding | None:
+    """Return what is rounded with one factor."""
+    found = quantized(body, str(body.function.output[y]))
+    return None if found is None else Rounding(*found)
+
+
+def _by_row(body: Body, y: int) -> Rounding | None:
     """Return what is rounded with a factor for each row: its largest magnitude's part.
 
     y = Cast(Div(x, f), FLOAT8E4M3FN), f = Max(Mul(ReduceMax(Abs(x)), largest), least), x float32.
     """
-    if len(body.function.output) != 2:
-        return None
-    rounded, factor = str(body.function.output[y]), str(body.function.output[1 - y])
+    rounded = str(body.function.output[y])
     cast = body.producer(rounded, "Cast")
     ratio = None if cast is None else body.producer(cast.input[0], "Div")
+    factor = "" if ratio is None else str(ratio.input[1])
+    outputs = [str(name) for name in body.function.output]
+    if factor not in outputs:
+        return None
     bound = body.producer(factor, "Max")
     part = None if bound is None else body.producer(bound.input[0], "Mul")
     top = None if part is None else body.producer(part.input[0], "ReduceMax")
@@ -123,7 +179,7 @@ def _by_row(body: Body, y: int) -> tuple[str, float | None, float, float] | None
         return None
     if size is None or integer(cast, "to", 0) != _FP8 or not integer(cast, "saturate", 1):
         return None
-    if ratio.input[1] != factor or size.input[0] != ratio.input[0]:
+    if size.input[0] != ratio.input[0]:
         return None
     rank = len(body.signature.outputs[y].shape)
     if body.axes(top) not in ((-1,), (rank - 1,)) or not integer(top, "keepdims", 1):
@@ -135,4 +191,5 @@ def _by_row(body: Body, y: int) -> tuple[str, float | None, float, float] | None
     if wide is not None and integer(wide, "to", 0) != _FLOAT:
         return None
     name = str(ratio.input[0] if wide is None else wide.input[0])
-    return name, None, float(largest.reshape(())), float(least.reshape(()))
+    largest, least = (float(each.reshape(())) for each in (largest, least))
+    return Rounding(name, None, outputs.index(factor), largest, least)

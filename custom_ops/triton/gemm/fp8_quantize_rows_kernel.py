@@ -1,4 +1,4 @@
-"""Rows in fp8: with a norm prologue, and a factor for each row or one for all."""
+"""Rows in fp8: with a residual sum and a norm before, and a factor for each row or one for all."""
 
 # mypy: ignore-errors
 import triton
@@ -7,18 +7,22 @@ import triton.language as tl
 
 @triton.jit
 def fp8_rows(
-    x, scale, shift, y, factors, M,
+    x, skip, added, scale, shift, y, factors, total, normed, M,
     K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr,
     IS_CENTRED: tl.constexpr, FACTOR: tl.constexpr, LARGEST: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
-    """Write some rows of `norm(x) / factor`, rounded to fp8.
+    """Write some rows of `norm(x + skip + added) / factor`, rounded to fp8.
 
     Args:
         x: [M, K].
+        skip: [M, K], or None.
+        added: [K], or None.
         scale: [K], or None: the rows have no norm.
         shift: [K], or None.
         y: [M, K].
         factors: [M], or None where `FACTOR` is that of all rows.
+        total: [M, K], the sum before the norm, or None.
+        normed: [M, K], the norm, or None.
         M: Rows.
         ROWS: Of a block.
         BLOCK: A power of two, K at least.
@@ -32,6 +36,16 @@ def fp8_rows(
     is_row, is_column = (row < M)[:, None], (column < K)[None, :]
     offset = row.to(tl.int64)[:, None] * K + column[None, :]
     value = tl.load(x + offset, mask=is_row & is_column, other=0.0).to(tl.float32)
+    if skip is not None:
+        value += tl.load(skip + offset, mask=is_row & is_column, other=0.0).to(tl.float32)
+    if added is not None:
+        value += tl.load(added + column, mask=column < K, other=0.0).to(tl.float32)[None, :]
+    if skip is not None or added is not None:
+        # The norm is that of the sum as others read it.
+        value = value.to(x.dtype.element_ty).to(tl.float32)
+        value = tl.where(is_column, value, 0.0)
+    if total is not None:
+        tl.store(total + offset, value.to(total.dtype.element_ty), mask=is_row & is_column)
     if scale is not None:
         if IS_CENTRED:
             value = tl.where(is_column, value - tl.sum(value, 1, keep_dims=True) / K, 0.0)
@@ -40,6 +54,8 @@ def fp8_rows(
         value *= tl.load(scale + column, mask=column < K, other=0.0).to(tl.float32)[None, :]
         if shift is not None:
             value += tl.load(shift + column, mask=column < K, other=0.0).to(tl.float32)[None, :]
+    if normed is not None:
+        tl.store(normed + offset, value.to(normed.dtype.element_ty), mask=is_row & is_column)
     if factors is None:
         value /= FACTOR
     else:

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from ortkit.fusion.attention.cuda_cost import predict_attention
 from ortkit.fusion.attention.cuda_packed import columns_of, is_own_split, packed_region
 from ortkit.fusion.attention.cuda_semantics import AttentionNode, is_attention, read_node
+from ortkit.fusion.gemm.cuda_fp8 import rounding_consumer, written_rounding
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.input_names import input_names
@@ -62,13 +63,19 @@ def attention_region(search: Search, node: ir.Node) -> Candidate:
     if (packed := packed_region(search, node, found)) is not None:
         return packed
     packing = _packing_before(scope, node, found, excluded)
+    prediction = predict_attention(
+        node, found, is_split=bool(packing.splits), is_biased=packing.add is not None
+    )
+    rounding = () if found.caches else rounding_consumer(scope, node.outputs[0], excluded)
+    if rounding:
+        region = _region(node, found, packing, rounding)
+        signature = _signature(scope, region, found, packing, rounding)
+        if search.accepts(signature) is None:
+            return search.priced(region, signature, prediction)
     region = _region(node, found, packing)
     signature = _signature(scope, region, found, packing)
     if (verdict := search.accepts(signature)) is not None:
         return refused(region, verdict.reason)
-    prediction = predict_attention(
-        node, found, is_split=bool(packing.splits), is_biased=packing.add is not None
-    )
     return search.priced(region, signature, prediction)
 
 
@@ -145,19 +152,25 @@ def _splits_before(scope: Scope, node: ir.Node, found: AttentionNode) -> list[ir
     ]  # fmt: skip
 
 
-def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegion:
+def _region(
+    node: ir.Node, found: AttentionNode, packing: _Packing, rounding: tuple[ir.Node, ...] = ()
+) -> FusedRegion:
     parts = {value for split in packing.splits for value in split.outputs}
     separate = (value for value in found.operands if value not in parts)
     operands = (*packing.inputs, *separate)
     pasts, presents = [past for past, _ in found.caches], [made for _, made in found.caches]
     positions = () if found.at is None else (found.at,)
     inputs = tuple(dict.fromkeys((*operands, *pasts, *positions)))
-    nodes = (*packing.nodes, *found.writers, node)
-    return FusedRegion(_KIND, nodes, inputs, (*presents, node.outputs[0]))
+    nodes = (*packing.nodes, *found.writers, node, *rounding)
+    return FusedRegion(_KIND, nodes, inputs, (*presents, nodes[-1].outputs[0]))
 
 
 def _signature(
-    scope: Scope, region: FusedRegion, found: AttentionNode, packing: _Packing
+    scope: Scope,
+    region: FusedRegion,
+    found: AttentionNode,
+    packing: _Packing,
+    rounding: tuple[ir.Node, ...] = (),
 ) -> RegionSignature:
     names = dict(zip(region.inputs, input_names(region), strict=True))
     nodes: list[onnx.NodeProto] = []
@@ -174,9 +187,13 @@ def _signature(
     caches = [(names[past], made) for (past, _), made in zip(found.caches, _MADE, strict=False)]
     at = "" if found.at is None else names[found.at]
     nodes += found.body.nodes([names[value] for value in found.operands], "y", caches, at)
+    result = "y"
+    if rounding:
+        result = "rounded"
+        nodes += written_rounding(scope, rounding, "y", result)
     function = helper.make_function(
         DOMAIN, _KIND, [names[value] for value in region.inputs],
-        [*(made for _, made in caches), "y"], nodes,
+        [*(made for _, made in caches), result], nodes,
         [helper.make_opsetid("", scope.opset())],
     )  # fmt: skip
     inputs = tuple(tensor_spec(scope, value) for value in region.inputs)

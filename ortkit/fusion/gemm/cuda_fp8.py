@@ -9,7 +9,8 @@ next product. Another one rounds rows, with the norm prologue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from ortkit.analysis.quantization import is_op
 from ortkit.fusion.gemm.cuda import (
@@ -38,6 +39,7 @@ from ortkit.fusion.regions.search import Search, refused
 from ortkit.kernels.anchor import Anchor
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.kernels.tuning.gemm_times import rounding_ns
+from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
 ROUNDED = "rounded_rows"
@@ -56,6 +58,10 @@ SINCE = 19
 _MOST_NORMED = 8
 #: What may make rows of fp8 numbers, and fp8 numbers of rows with a factor each.
 _DEQUANTIZE = frozenset({"Cast", "DequantizeLinear", "Mul"})
+#: Norms of rows by their domain.
+_ALL_NORMS: Mapping[str, frozenset[str]] = defaultdict(
+    frozenset, {domain: where(domain=domain, row_norm=True) for domain in ("", "com.microsoft")}
+)
 _QUANTIZE = frozenset({"Abs", "Cast", "Div", "Max", "Mul", "ReduceMax"})
 #: Names an input of the region.
 _Add = Callable[[ir.Value, TensorSpec | None], str]
@@ -116,7 +122,7 @@ def _product(
     if sizes.rows is None or sizes.rows > _MOST_NORMED:
         norm, sizes = None, replace(sizes, is_normed=False)
     prediction = predict(scope, anchor, sizes)
-    last = _rounding_consumer(scope, chain.output, search.excluded) if is_narrow else ()
+    last = rounding_consumer(scope, chain.output, search.excluded) if is_narrow else ()
     ends = [*([] if norm is None else [norm]), *last]
     whole = search.region([*chain.products, *chain.epilogue, *ends], anchor.kind)
     if prediction is None:
@@ -132,13 +138,29 @@ def _rounding(search: Search, value: ir.Value) -> Iterator[Candidate]:
     ]
     if excluded or not nodes:
         return
-    sources = (one for node in nodes for one in node.inputs)
+    sources = [one for node in nodes for one in node.inputs]
     norms = [norm for source in sources if (norm := norm_of(source, nodes, search.excluded))][:1]
+    norms = norms or _norms_before(search, sources)
     shape = search.scope.shapes.shape(value) or ()
     # As nodes, one after the other, and as one kernel; a size that is not known counts as one.
     once = rounding_ns(prod(size for size in shape if isinstance(size, int)))
     prediction = Prediction((len(nodes) + len(norms)) * once, once)
-    yield search.judged(search.region((*nodes, *norms), ROUNDED), prediction)
+    found = search.judged(search.region((*nodes, *norms), ROUNDED), prediction)
+    if found.signature is None and norms:
+        prediction = Prediction(len(nodes) * once, once)
+        found = search.judged(search.region(nodes, ROUNDED), prediction)
+    yield found
+
+
+def _norms_before(search: Search, sources: list[ir.Value | None]) -> list[ir.Node]:
+    """Return the norm that makes rows for others, too, with the residual sum before it."""
+    for source in sources:
+        node = None if source is None else source.producer()
+        if node is None or node in search.excluded or node.graph is not search.graph:
+            continue
+        if node.op_type in _ALL_NORMS[node.domain] and source is node.outputs[0]:
+            return [node]
+    return []
 
 
 def _narrowed(
@@ -201,7 +223,7 @@ def _dequantized(
     return nodes
 
 
-def _rounding_consumer(
+def rounding_consumer(
     scope: Scope, value: ir.Value, excluded: set[ir.Node]
 ) -> tuple[ir.Node, ...]:
     """Return what alone reads a value and rounds it to fp8 with one scale; nothing if it does not.
@@ -229,6 +251,25 @@ def _rounding_consumer(
     scale = scope.array(ratio.inputs[1]) if ratio.inputs[0] is node.outputs[0] else None
     fits = scale is not None and scale.size == 1 and types == [ir.DataType.FLOAT, FP8]
     return found if fits else ()
+
+
+def written_rounding(
+    scope: Scope, rounding: tuple[ir.Node, ...], name: str, result: str
+) -> list[onnx.NodeProto]:
+    """Return the nodes of a body that round `name` to `result` as `rounding_consumer` found it.
+
+    In float32, whatever the model's nodes are.
+    """
+    by = rounding[0] if len(rounding) == 1 else rounding[1]
+    scale = scope.array(by.inputs[1])
+    assert scale is not None
+    number = numpy_helper.from_array(scale.astype(np.float32).reshape(()))
+    return [
+        helper.make_node("Cast", [name], [f"{result}_wide"], to=int(ir.DataType.FLOAT)),
+        helper.make_node("Constant", [], [f"{result}_by"], value=number),
+        helper.make_node("Div", [f"{result}_wide", f"{result}_by"], [f"{result}_ratio"]),
+        helper.make_node("Cast", [f"{result}_ratio"], [result], to=int(FP8)),
+    ]
 
 
 def is_fp8_product(scope: Scope, node: ir.Node) -> bool:

@@ -29,6 +29,13 @@ OTHER = "e = DequantizeLinear<axis = 0> (z, t)  Z = Transpose<perm = [1, 0]> (e)
 BY_ROW = "i = Cast<to = 1> (q)  j = Mul (i, f)  x = Cast<to = 10> (j)"
 BY_ONE = "k = Constant<value = float16 {9216}> ()  x = DequantizeLinear (q, k)"
 GATED = "u = MatMul (x, W)  v = MatMul (x, Z)  g = Sigmoid (u)  h = Mul (u, g)  y = Mul (h, v)"
+#: The same in float32, as `--precision fp8` writes it: what is multiplied, and what is rounded.
+BY_NUMBER = """k = Constant<value = float {0.015625}> ()  i = Cast<to = 1> (q)  j = Mul (i, k)
+    x = Cast<to = 10> (j)"""
+TO_NUMBER = """c1 = Constant<value = float {0.0625}> ()  c2 = Cast<to = 1> (h)  c3 = Div (c2, c1)
+    y = Cast<to = 17> (c3)"""
+#: A residual sum with a row, and its norm.
+SUMMED = """o0 = Add (x, p)  o = Add (o0, n)  h = LayerNormalization<axis = -1> (o, n)"""
 #: To eight bits again, divided by 1/16.
 NARROW = "c = Constant<value = float16 {11264}> ()  o = Constant<value = float8e4m3fn {0}> ()"
 ROUNDED = """a = Cast<to = 1> (x)  b = Abs (a)  c = Constant<value = int64[1] {-1}> ()
@@ -42,9 +49,10 @@ class Case:
     """A region by its body.
 
     Args:
-        body: Makes the outputs of the inputs: x of rows and q the same in eight bits, f a factor
-            for each row, w and z matrices [columns, depth] in eight bits, s and t the factors of
-            their columns, n of a row's length, b of the columns, r of the result's shape.
+        body: Makes the outputs of the inputs: x and p of rows, q the same in eight bits, o and h
+            results of that shape, f a factor for each row, w and z matrices [columns, depth] in
+            eight bits, s and t the factors of their columns, n of a row's length, b of the
+            columns, r of the result's shape.
         inputs: Their letters.
         rows: Leading dims of x.
         depth: Of a product.
@@ -62,7 +70,7 @@ class Case:
     def signature(self) -> RegionSignature:
         """Return the region."""
         shapes: dict[str, tuple[int | str, ...]] = {
-            **dict.fromkeys("xq", (*self.rows, self.depth)), "f": (*self.rows, 1),
+            **dict.fromkeys("xpqoh", (*self.rows, self.depth)), "f": (*self.rows, 1),
             **dict.fromkeys("wz", (self.columns, self.depth)), "n": (self.depth,),
             **dict.fromkeys("stb", (self.columns,)),
             **dict.fromkeys("ry", (*self.rows, self.columns)),
@@ -134,6 +142,32 @@ CASES = {
     "rows are rounded behind their norm": replace(
         ROWS, body=f"h = RMSNormalization<axis = -1> (x, n)  {ROUNDED.replace('(x)', '(h)')}",
         inputs="xn", depth=200,
+    ),
+    "rows for the next product, in float32": Case(
+        f"{BY_NUMBER}  {WIDE}  u = MatMul (x, W)  v = Add (u, b)  h = Gelu (v)  {TO_NUMBER}",
+        "qwsb", rows=(40,), outputs=(("y", FP8),),
+    ),
+    "gated rows for the next product, in float32": Case(
+        f"{BY_NUMBER}  {WIDE}  {OTHER}  {GATED.replace('y =', 'h0 =').replace(' h ', ' h1 ')}"
+        .replace("(h,", "(h1,").replace("h0 =", "h =") + f"  {TO_NUMBER}",
+        "qwszt", rows=(33,), outputs=(("y", FP8),),
+    ),
+    "rows are rounded with one number": Case(
+        TO_NUMBER.replace("(h)", "(x)").replace("y =", "q ="), "x", rows=(9,),
+        outputs=(("q", FP8),),
+    ),
+    "rows are rounded behind a sum and its norm": Case(
+        f"{SUMMED}  {TO_NUMBER.replace('y =', 'q =')}", "xpn", rows=(5, 3), depth=200,
+        outputs=(("o", "float16"), ("h", "float16"), ("q", FP8)),
+    ),
+    "a norm that others read, with a factor each": Case(
+        f"h = RMSNormalization<axis = -1> (x, n)  {ROUNDED.replace('(x)', '(h)')}", "xn",
+        rows=("n",), depth=48, outputs=(("q", FP8), ("f", "float32"), ("h", "float16")),
+    ),
+    "a sum that others read": Case(
+        "o = Add (x, p)  h = RMSNormalization<axis = -1> (o, n)"
+        f"  {TO_NUMBER.replace('y =', 'q =')}", "xpn", rows=(17,),
+        outputs=(("q", FP8), ("o", "float16")),
     ),
     "rows are rounded with one factor": Case(
         f"{NARROW}  h = LayerNormalization<axis = -1> (x, n)  q = QuantizeLinear (h, c, o)",
@@ -231,6 +265,16 @@ REFUSED = {
         "  c = Add (a, b)  y = Add (c, r)", "qfwsztbr", rows=(33,),
     ),
     "rows that are too long": replace(ROWS, depth=16400),
+    "a sum of more than two": Case(
+        "a = Add (x, p)  o = Add (a, r)  h = RMSNormalization<axis = -1> (o, n)"
+        f"  {TO_NUMBER.replace('y =', 'q =')}", "xprn", rows=(17,), columns=96,
+        outputs=(("q", FP8),),
+    ),
+    "rows are rounded, and a further result": Case(
+        f"a = Add (x, p)  h = RMSNormalization<axis = -1> (a, n)  o = Relu (h)"
+        f"  {TO_NUMBER.replace('y =', 'q =')}", "xpn", rows=(17,),
+        outputs=(("q", FP8), ("o", "float16")),
+    ),
 }  # fmt: skip
 
 

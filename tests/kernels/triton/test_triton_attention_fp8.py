@@ -1,0 +1,80 @@
+"""Attention whose result is rounded to eight bits with one factor, for the product behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from interpreter import Interpreter
+from onnx import helper, numpy_helper
+from triton_attention import CASES, PLAIN, SIZES, WIDE, Case, feeds_of
+
+from ortkit.kernels.signature import RegionSignature, body_text
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.templates import template_for
+from ortkit.refusal import Refused
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+FP8 = "float8_e4m3fn"
+ROUNDED = {
+    "plain": CASES["plain"],
+    "columns of one, with a bias": CASES["columns of one, with a bias"],
+    "a bias and a mask": CASES["columns of one, with a bias and a mask"],
+    "causal": CASES["causal"],
+    "known sizes, not whole": CASES["known sizes, not whole"],
+    "copies of boxes": Case(WIDE, batch="b", keys="t"),
+    "copies of boxes, shared heads": Case(replace(WIDE, heads=4, causal="first"), batch="b"),
+    "copies of boxes, wide": Case(replace(WIDE, width=128, v_width=128), batch="b"),
+    "few queries": Case(PLAIN, queries=1, keys=300),
+}
+
+
+def rounded(case: Case, factor: float) -> RegionSignature:
+    """Return the region with its result divided by a number and rounded to eight bits."""
+    plain = case.signature()
+    function = plain.function()
+    (last,) = function.output
+    number = numpy_helper.from_array(np.array(factor, np.float32))
+    nodes = [
+        *function.node,
+        helper.make_node("Cast", [last], ["wide"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Constant", [], ["by"], value=number),
+        helper.make_node("Div", ["wide", "by"], ["ratio"]),
+        helper.make_node("Cast", ["ratio"], ["narrow"], to=onnx.TensorProto.FLOAT8E4M3FN),
+    ]
+    made = helper.make_function(
+        function.domain, function.name, function.input, ["narrow"], nodes, function.opset_import
+    )
+    outputs = (replace(plain.outputs[0], dtype=FP8),)
+    return replace(plain, body=body_text(made), outputs=outputs)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", ROUNDED)
+def test_it_computes_attention_in_eight_bits(name: str, interpreter: Interpreter) -> None:
+    case, factor = ROUNDED[name], 2.0**-7
+    signature = rounded(case, factor)
+    feeds = feeds_of(case, SIZES)
+    want = (case.expected(feeds) / factor).astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused), sources.reason
+    assert any(source.steps[0].is_gluon for source in sources) or "copies" not in name
+    for number in range(len(sources)):
+        (got,) = interpreter.run(signature, feeds, number)
+        wide, expected = got.astype(np.float64), want.astype(np.float64)
+        assert np.abs(expected).max() > 2
+        # A number next to the middle of two may fall to the other.
+        assert (np.abs(wide - expected) <= np.maximum(np.abs(expected) / 8, 2.0**-9)).all()
+        assert np.linalg.norm(wide - expected) <= 0.02 * np.linalg.norm(expected)
+
+
+def test_other_results_in_eight_bits_are_left() -> None:
+    signature = rounded(Case(replace(PLAIN, width=40, v_width=40)), 0.5)
+    assert isinstance(template_for(signature), Refused)
+    negated = signature.body.replace("Div", "Mul")
+    assert template_for(replace(signature, body=negated)) is None
