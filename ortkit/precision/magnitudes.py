@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array, is_constant
 from ortkit.graph.shapes.infer import Shapes
+from ortkit.operators import where
 
 #: Operators whose results are no larger than their first input, which may have a bias of one row.
 _SHRINKING = frozenset({"Gelu", "FastGelu", "BiasGelu", "QuickGelu", "Relu", "HardSwish", "Mish",
@@ -24,9 +25,6 @@ _SHRINKING = frozenset({"Gelu", "FastGelu", "BiasGelu", "QuickGelu", "Relu", "Ha
 _BIASED = frozenset({"FastGelu", "BiasGelu"})
 #: Operators whose results are 1 at most.
 _UNIT = frozenset({"Erf", "Sigmoid", "Softmax", "Tanh"})
-#: Operators that move elements of their first input, and compute none.
-_MOVING = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Transpose",
-                     "Unsqueeze"})  # fmt: skip
 #: Norms of rows: where their scale and shift are.
 _NORMS: Mapping[str, tuple[int, int | None]] = {
     "LayerNormalization": (1, 2), "RMSNormalization": (1, None),
@@ -292,8 +290,9 @@ def _named(read: _Read, names: Sequence[str] | frozenset[str]) -> dict[str, _Rea
 
 
 _READERS: Mapping[str, _Read] = {
-    **_named(_norm, tuple(_NORMS)), **_named(_product, ("MatMul", "Gemm")),
+    **_named(_moved, where(moves_only=True)), **_named(_norm, tuple(_NORMS)),
+    **_named(_product, ("MatMul", "Gemm")),
     **_named(_added, ("Add", "Sub")), "Mul": _scaled, "Div": _divided, "Cast": _cast,
-    **_named(_shrunk, _SHRINKING), **_named(_unit, _UNIT), **_named(_moved, _MOVING),
+    **_named(_shrunk, _SHRINKING), **_named(_unit, _UNIT),
     "Concat": _joined, "Split": _split, **_named(_attended, tuple(name for _, name in _ATTENTION)),
 }  # fmt: skip

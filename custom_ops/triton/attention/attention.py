@@ -14,7 +14,7 @@ from ortkit.refusal import Refused
 
 from ...forms.attention import read_attention
 from ...forms.attention_cuda import AttentionForm, Mask
-from ..gemm.fp8 import without_rounding
+from ...forms.fp8_rounding import without_rounding
 from .attention_arguments import (
     MOST_ELEMENTS,
     fill_of,

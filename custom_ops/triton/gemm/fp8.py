@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx
-from onnx import helper
 
 from ortkit.kernels.anchor import Anchor, ProductSizes
-from ortkit.kernels.signature import RegionSignature, body_text
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, kernel_text
 from ortkit.kernels.tuning.gemm_times import LAUNCH_NS, SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
@@ -23,6 +21,7 @@ from ortkit.refusal import Refused, needed, refusals
 from ...forms.body import Body, integer
 from ...forms.conv_half import epilogue_text
 from ...forms.epilogue import Step, Value
+from ...forms.fp8_rounding import FP8, is_centred, quantized
 from ...forms.gemm import MOST_OPERANDS, Products, epilogue_of, is_plain
 from ...forms.gemm_norms import read_norm
 from ..conv.conv_tiles import power
@@ -31,12 +30,11 @@ from .gemm_tiles import SHARED, Tile, tiles_of
 from .gemv import RowProduct
 from .gemv_tiles import Strip
 
-FP8 = "float8_e4m3fn"
 #: What a product may give.
 _RESULTS = ("float16", "bfloat16", "float32")
 #: Rows of matrices are read 16 bytes at a time.
 _VECTOR = 16
-_FLOAT, _FP8 = int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.FLOAT8E4M3FN)
+_FLOAT = int(onnx.TensorProto.FLOAT)
 #: What converts such numbers.
 FP8_ARCHITECTURES = (89, 90, 100, 103, 120)
 #: Steps of twice as many numbers as in half precision are as many bytes.
@@ -248,7 +246,7 @@ def _dequantized(body: Body, name: str, axis: int | None) -> Scaled | None:
     number = None if node is None else body.inputs.get(node.input[0])
     if node is None or number is None or body.signature.inputs[number].dtype != FP8:
         return None
-    if not _is_centred(body, node) or integer(node, "block_size", 0):
+    if not is_centred(body, node) or integer(node, "block_size", 0):
         return None
     factor = body.number(node.input[1])
     if factor is not None:
@@ -260,55 +258,6 @@ def _dequantized(body: Body, name: str, axis: int | None) -> Scaled | None:
         body.signature.inputs[scale].shape == body.signature.inputs[number].shape[axis : axis + 1]
     )
     return Scaled(number, (scale,), True) if is_row else None
-
-
-def quantized(body: Body, name: str) -> tuple[str, float] | None:
-    """Return what is rounded to `name`, and the one number that it is divided by.
-
-    By QuantizeLinear, or by Cast(Div(Cast(value), number)) in float32.
-    """
-    node = body.producer(name, "QuantizeLinear")
-    if node is not None and _is_centred(body, node) and integer(node, "saturate", 1):
-        factor = body.number(node.input[1])
-        return None if factor is None else (str(node.input[0]), factor)
-    last = body.producer(name, "Cast")
-    ratio = None if last is None else body.producer(last.input[0], "Div")
-    wide = None if ratio is None else body.producer(ratio.input[0], "Cast")
-    if last is None or ratio is None or wide is None or not integer(last, "saturate", 1):
-        return None
-    if integer(wide, "to", 0) != _FLOAT or integer(last, "to", 0) != _FP8:
-        return None
-    factor = body.number(ratio.input[1])
-    return None if factor is None else (str(wide.input[0]), factor)
-
-
-def without_rounding(signature: RegionSignature) -> tuple[RegionSignature, float] | None:
-    """Return a region without the rounding of its last result, and the one number of that."""
-    if signature.outputs[-1].dtype != FP8 or not signature.inputs:
-        return None
-    body = Body(signature)
-    found = quantized(body, str(body.function.output[-1]))
-    if found is None:
-        return None
-    name, factor = found
-    function = body.function
-    rounding = body.between(name, str(function.output[-1]))
-    nodes = [node for node in function.node if node not in rounding]
-    made = helper.make_function(
-        function.domain, function.name, function.input, [*function.output[:-1], name], nodes,
-        function.opset_import,
-    )  # fmt: skip
-    last = replace(signature.outputs[-1], name=name, dtype=signature.inputs[0].dtype)
-    outputs = (*signature.outputs[:-1], last)
-    return replace(signature, body=body_text(made), outputs=outputs), factor
-
-
-def _is_centred(body: Body, node: onnx.NodeProto) -> bool:
-    """Say whether there is no zero point, or none that is not 0."""
-    if len(node.input) < 3 or not node.input[2]:
-        return True
-    zero = body.constant(node.input[2])
-    return zero is not None and not np.any(zero.astype(np.float32))
 
 
 def _type_before(body: Body, end: str, matrix: Scaled) -> str:

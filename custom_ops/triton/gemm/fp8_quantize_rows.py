@@ -14,10 +14,11 @@ from ortkit.refusal import Refused, needed, refusals
 
 from ...forms.body import Body, integer
 from ...forms.conv_half import optional
+from ...forms.fp8_rounding import FP8, quantized
 from ...forms.gemm_norms import Norm, read_norm
 from ..alignment import for_any_alignment
 from ..conv.conv_tiles import power
-from .fp8 import FP8, FP8_ARCHITECTURES, quantized
+from .fp8 import FP8_ARCHITECTURES
 
 _FLOAT, _FP8 = int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.FLOAT8E4M3FN)
 _SOURCES = ("float16", "bfloat16", "float32")

@@ -13,9 +13,9 @@ from onnx import helper, numpy_helper
 from ortkit.fusion.attention.cuda_cost import predict_attention
 from ortkit.fusion.attention.cuda_packed import columns_of, is_own_split, packed_region
 from ortkit.fusion.attention.cuda_semantics import AttentionNode, is_attention, read_node
-from ortkit.fusion.gemm.cuda_fp8 import rounding_consumer, written_rounding
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.fp8_rounding import rounding_consumer, written_rounding
 from ortkit.fusion.regions.input_names import input_names
 from ortkit.fusion.regions.lower import fused_name, import_fused
 from ortkit.fusion.regions.region import FusedRegion

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ortkit.analysis.quantization import is_op
 from ortkit.fusion.gemm.cuda import (
@@ -30,10 +30,10 @@ from ortkit.fusion.gemm.cuda import (
     predict,
     sizes_of,
 )
-from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.describe import describe_region, tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.fp8_rounding import FP8, is_centred, rounding_consumer
 from ortkit.fusion.regions.region import FusedRegion, region_of
 from ortkit.fusion.regions.search import Search, refused
 from ortkit.kernels.anchor import Anchor
@@ -43,7 +43,6 @@ from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
 ROUNDED = "rounded_rows"
-FP8 = ir.DataType.FLOAT8E4M3FN
 #: Other types of operands and results.
 FLOATS = {
     ir.DataType.FLOAT16: np.dtype(np.float16),
@@ -223,55 +222,6 @@ def _dequantized(
     return nodes
 
 
-def rounding_consumer(
-    scope: Scope, value: ir.Value, excluded: set[ir.Node]
-) -> tuple[ir.Node, ...]:
-    """Return what alone reads a value and rounds it to fp8 with one scale; nothing if it does not.
-
-    That is a QuantizeLinear, or Cast(Div(Cast(value), scale)) in float32.
-    """
-    node = only_reader(value)
-    if node is None or node in excluded:
-        return ()
-    if is_op(node, "QuantizeLinear"):
-        if node.inputs[0] is not value or scope.shapes.dtype(node.outputs[0]) != FP8:
-            return ()
-        scale = scope.array(node.inputs[1])
-        fits = scale is not None and scale.size == 1 and _is_centred(scope, node)
-        return (node,) if fits else ()
-    ratio = only_reader(node.outputs[0])
-    last = None if ratio is None else only_reader(ratio.outputs[0])
-    if ratio is None or last is None or {ratio, last} & excluded:
-        return ()
-    found = (node, ratio, last)
-    is_written = [each.op_type for each in found] == ["Cast", "Div", "Cast"]
-    if not is_written or any(each.domain or each.graph is not node.graph for each in found):
-        return ()
-    types = [scope.shapes.dtype(each.outputs[0]) for each in (node, last)]
-    scale = scope.array(ratio.inputs[1]) if ratio.inputs[0] is node.outputs[0] else None
-    fits = scale is not None and scale.size == 1 and types == [ir.DataType.FLOAT, FP8]
-    return found if fits else ()
-
-
-def written_rounding(
-    scope: Scope, rounding: tuple[ir.Node, ...], name: str, result: str
-) -> list[onnx.NodeProto]:
-    """Return the nodes of a body that round `name` to `result` as `rounding_consumer` found it.
-
-    In float32, whatever the model's nodes are.
-    """
-    by = rounding[0] if len(rounding) == 1 else rounding[1]
-    scale = scope.array(by.inputs[1])
-    assert scale is not None
-    number = numpy_helper.from_array(scale.astype(np.float32).reshape(()))
-    return [
-        helper.make_node("Cast", [name], [f"{result}_wide"], to=int(ir.DataType.FLOAT)),
-        helper.make_node("Constant", [], [f"{result}_by"], value=number),
-        helper.make_node("Div", [f"{result}_wide", f"{result}_by"], [f"{result}_ratio"]),
-        helper.make_node("Cast", [f"{result}_ratio"], [result], to=int(FP8)),
-    ]
-
-
 def is_fp8_product(scope: Scope, node: ir.Node) -> bool:
     """Say whether a node is a matmul with a constant fp8 weight."""
     if node.op_type not in ("MatMul", "Gemm") or node.domain or matrix_of(scope, node) is None:
@@ -312,7 +262,7 @@ def _constant_fp8(
     """Return what DequantizeLinear reads: its source, numbers, factors, and their axis."""
     scale = scope.array(node.inputs[1]) if node.inputs[1] is not None else None
     is_blocked = node.attributes.get_int("block_size", 0) != 0
-    if scale is None or is_blocked or not _is_centred(scope, node):
+    if scale is None or is_blocked or not is_centred(scope, node):
         return None
     source = node.inputs[0]
     assert source is not None
@@ -322,7 +272,7 @@ def _constant_fp8(
         own = scope.array(rounding.inputs[1]) if rounding.inputs[1] is not None else None
         wide = rounding.inputs[0]
         array = None if wide is None or not scope.is_constant(wide) else scope.array(wide)
-        same = own is not None and np.array_equal(own, scale) and _is_centred(scope, rounding)
+        same = own is not None and np.array_equal(own, scale) and is_centred(scope, rounding)
         if array is None or array.ndim != 2 or not same or scope.shapes.dtype(source) != FP8:
             return None
         assert wide is not None
@@ -375,12 +325,3 @@ def _rounding_nodes(value: ir.Value) -> tuple[ir.Node, ...]:
                 made for item in node.inputs if item is not None and (made := item.producer())
             ]
     return tuple(found)
-
-
-def _is_centred(scope: Scope, node: ir.Node) -> bool:
-    """Say whether there is no zero point, or none that is not 0."""
-    zero = node.inputs[2] if len(node.inputs) > 2 else None
-    if zero is None:
-        return True
-    array = scope.array(zero)
-    return array is not None and not np.any(array.astype(np.float32))
