@@ -288,8 +288,8 @@ def attention(
         checked_low = gl.minimum(gl.maximum(checked_low, checked_high), count)
     known: gl.constexpr = known_of(
         SHARED, WIDTH, V_WIDTH, Q_FIRST, V_FIRST, SCALE, CAP, IS_CAUSAL, IS_LAST, WINDOW, MASK,
-        MASK_ROWS, MASK_BATCH, MASK_HEADS, FILL, HAS_BIAS, INVERSE, BOUND_KEYS, KEYS, STAGES, GROUPS,
-        IN_TURN,
+        MASK_ROWS, MASK_BATCH, MASK_HEADS, FILL, HAS_BIAS, INVERSE, BOUND_KEYS, KEYS, STAGES,
+        GROUPS, IN_TURN,
     )  # fmt: skip
     buffers = (qs, ks, vs, ms)
     barriers = (q_ready, k_ready, k_free, v_ready, v_free, m_ready, m_free, turns)
