@@ -74,7 +74,8 @@ class Memory:
         return Memory(self.array.transpose(order), self.layout)
 
     def reinterpret(self, dtype: Any, shape: Sequence[int], layout: Any) -> Memory:
-        made = self.array.view(dtype).reshape(shape)
+        # What is smaller lies where the buffer begins.
+        made = self.array.reshape(-1).view(dtype)[: np.prod(shape)].reshape(shape)
         assert np.shares_memory(made, self.array)
         return Memory(made, layout)
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from interpreter import Interpreter
 from onnx import helper, numpy_helper
-from triton_attention import CASES, PLAIN, SIZES, WIDE, Case, feeds_of
+from triton_attention import CASES, PLAIN, SIZES, WHOLE, WIDE, Case, feeds_of
 
 from ortkit.kernels.signature import RegionSignature, body_text
 from ortkit.kernels.triton.generate import sources_of
@@ -59,17 +59,18 @@ def rounded(case: Case, factor: float) -> RegionSignature:
 def test_it_computes_attention_in_eight_bits(name: str, interpreter: Interpreter) -> None:
     case, factor = ROUNDED[name], 2.0**-7
     signature = rounded(case, factor)
-    feeds = feeds_of(case, SIZES)
-    want = (case.expected(feeds) / factor).astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
     sources = sources_of(signature)
     assert not isinstance(sources, Refused), sources.reason
     assert any(source.steps[0].is_gluon for source in sources) or "copies" not in name
-    for number in range(len(sources)):
-        (got,) = interpreter.run(signature, feeds, number)
+    for sizes in (SIZES, WHOLE):
+        feeds = feeds_of(case, sizes)
+        want = (case.expected(feeds) / factor).astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
+        (got,) = interpreter.run(signature, feeds)
         wide, expected = got.astype(np.float64), want.astype(np.float64)
         assert np.abs(expected).max() > 2
-        # A number next to the middle of two may fall to the other.
-        assert (np.abs(wide - expected) <= np.maximum(np.abs(expected) / 8, 2.0**-9)).all()
+        # A number next to the middle of two may fall to the other; weights are in half precision.
+        bound = np.abs(expected) / 8 + 2.0**-9 + 4e-3 * np.abs(expected).max()
+        assert (np.abs(wide - expected) <= bound).all()
         assert np.linalg.norm(wide - expected) <= 0.02 * np.linalg.norm(expected)
 
 
@@ -77,4 +78,4 @@ def test_other_results_in_eight_bits_are_left() -> None:
     signature = rounded(Case(replace(PLAIN, width=40, v_width=40)), 0.5)
     assert isinstance(template_for(signature), Refused)
     negated = signature.body.replace("Div", "Mul")
-    assert template_for(replace(signature, body=negated)) is None
+    assert isinstance(template_for(replace(signature, body=negated)), Refused)
