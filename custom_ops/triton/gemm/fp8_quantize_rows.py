@@ -192,5 +192,5 @@ def _by_row(body: Body, y: int) -> Rounding | None:
     if wide is not None and integer(wide, "to", 0) != _FLOAT:
         return None
     name = str(ratio.input[0] if wide is None else wide.input[0])
-    largest, least = (float(each.reshape(())) for each in (largest, least))
-    return Rounding(name, None, outputs.index(factor), largest, least)
+    parts = (float(each.reshape(())) for each in (largest, least))
+    return Rounding(name, None, outputs.index(factor), *parts)

@@ -64,7 +64,8 @@ def test_it_computes_attention_in_eight_bits(name: str, interpreter: Interpreter
     assert any(source.steps[0].is_gluon for source in sources) or "copies" not in name
     for sizes in (SIZES, WHOLE):
         feeds = feeds_of(case, sizes)
-        want = (case.expected(feeds) / factor).astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
+        inside = np.clip(case.expected(feeds) / factor, -448, 448).astype(np.float32)
+        want = inside.astype(ml_dtypes.float8_e4m3fn)
         (got,) = interpreter.run(signature, feeds)
         wide, expected = got.astype(np.float64), want.astype(np.float64)
         assert np.abs(expected).max() > 2
