@@ -16,6 +16,7 @@ from ortkit.kernels.build.library import LibraryBuild, build_library
 from ortkit.kernels.layouts.fp32_panels import gated_layout, layout
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.signature import RegionSignature, signature_of
+from ortkit.refusal import Refused
 from ortkit.targets.cpu import native_level
 from ortkit.targets.target import Target
 
@@ -184,3 +185,14 @@ def test_nan_stays_in_its_row_and_its_image(build: Build) -> None:
     assert np.isnan(got[1]).all()
     assert np.isnan(got[0, 1, 2]).all()
     assert np.isnan(got[0]).sum() == 40
+
+
+def test_a_residual_of_another_shape_is_refused() -> None:
+    signature = product(("n", 5), 33, 40, residual=True)
+    inputs = tuple(
+        tensor("r", 1, 5, 40) if spec.name == "r" else spec for spec in signature.inputs
+    )
+    broadcast = RegionSignature(signature.name, signature.body, inputs, signature.outputs)
+    refused = match(broadcast)
+    assert isinstance(refused, Refused)
+    assert "another shape" in refused.reason
