@@ -44,6 +44,7 @@ class ProductSizes:
         is_merged: Whether both matrices of a pair are one in the graph.
         is_narrow: Whether the rows have as few bits as the matrix.
         is_token: Whether rows, whose number is not known, are a prompt or one token.
+        of_sample: Rows of one sample, where the number of samples is not known; 0 elsewhere.
     """
 
     rows: int | None
@@ -57,6 +58,7 @@ class ProductSizes:
     is_merged: bool = False
     is_narrow: bool = False
     is_token: bool = False
+    of_sample: int = 0
 
 
 #: Given a level and sizes: nanoseconds before and after; None where no kernel is faster.

@@ -1,8 +1,10 @@
 /* Preloaded: lets a process see a processor without AVX-512, AVX-VNNI and AMX.
  *
  * Linux lets `cpuid` fault on processors that can (the flag cpuid_fault). The handler answers in its place. Libraries
- * that decide by /proc/cpuinfo are not changed. Nor is a thread whose library has a handler of its own for SIGSEGV. */
+ * that decide by /proc/cpuinfo are not changed. Handlers that a process installs for SIGSEGV are called for its other
+ * faults: compilers and Python's faulthandler have some. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
@@ -13,7 +15,28 @@
 #define SET_CPUID 0x1012 /* of arch_prctl */
 #define BIT(n) (1u << (n))
 
+typedef int (*SigAction)(int, const struct sigaction*, struct sigaction*);
+
+/* What the process wants done about SIGSEGV. */
 static struct sigaction before;
+
+static SigAction System(void) { return (SigAction)dlsym(RTLD_NEXT, "sigaction"); }
+
+int sigaction(int number, const struct sigaction* given, struct sigaction* old) {
+  if (number != SIGSEGV) return System()(number, given, old);
+  const struct sigaction was = before;
+  if (given != NULL) before = *given;
+  if (old != NULL) *old = was;
+  return 0;
+}
+
+sighandler_t signal(int number, sighandler_t handler) {
+  struct sigaction given, old;
+  memset(&given, 0, sizeof given);
+  given.sa_handler = handler;
+  given.sa_flags = SA_RESTART;
+  return sigaction(number, &given, &old) == 0 ? old.sa_handler : SIG_ERR;
+}
 
 static void Ask(uint32_t leaf, uint32_t part, uint32_t* words) {
   syscall(SYS_arch_prctl, SET_CPUID, 1);
@@ -52,11 +75,17 @@ static void OnFault(int number, siginfo_t* info, void* context) {
     registers[REG_RIP] += 2;
     return;
   }
-  if ((before.sa_flags & SA_SIGINFO) && before.sa_sigaction != NULL) {
+  if (before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(number, info, context);
     return;
   }
-  signal(number, SIG_DFL);
+  if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(number);
+    return;
+  }
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  System()(number, &action, NULL);
   raise(number);
 }
 
@@ -66,7 +95,7 @@ __attribute__((constructor)) static void Begin(void) {
   memset(&action, 0, sizeof action);
   action.sa_sigaction = OnFault;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
-  sigaction(SIGSEGV, &action, &before);
+  System()(SIGSEGV, &action, &before);
   if (syscall(SYS_arch_prctl, SET_CPUID, 0) != 0) {
     if (write(2, kCannot, sizeof kCannot - 1) < 0) _exit(3);
     _exit(3);

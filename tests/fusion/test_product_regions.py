@@ -296,6 +296,15 @@ def test_products_of_avx2_are_not_for_processors_where_they_gain_nothing(
         assert [signature.name for signature in found if signature is not None] == taken
 
 
+def test_products_of_avx2_are_priced_with_the_rows_of_one_sample() -> None:
+    """Long rows gain too little there to be taken, but lose nothing where samples are many."""
+    for shape, is_taken in (("n, 128, 128", True), ("n, 1500, 128", False), ("16384, 128", False)):
+        proto = model_of("y = MatMul(x, w)", f"float[{shape}] x")
+        scope = scope_of(ir.from_proto(proto), level="x86-64-v3")
+        taken = [item.signature is not None for item in found_by(ANCHOR, scope)]
+        assert taken == ([True] if is_taken else [])
+
+
 def test_every_microarchitecture_has_rates_of_every_number_of_rows_and_panel() -> None:
     at_levels = [(LEVEL, rates) for rates in RATES.values()]
     at_levels += [("x86-64-v3", rates) for rates in AVX2_RATES.values() if rates is not None]

@@ -91,6 +91,8 @@ def estimate(level: str, sizes: ProductSizes) -> tuple[float, float] | None:
     if rates is None:
         return None
     rows = NOMINAL_SIZE if sizes.rows is None else sizes.rows
+    if level == AVX2 and sizes.of_sample:
+        rows = sizes.of_sample  # more of them lose nothing, where few gain
     multiplies = rows * depth * sizes.columns
     before, after = (
         multiplies / next(rate for limit, rate in each if rows <= limit)

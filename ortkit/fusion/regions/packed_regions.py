@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 import onnx
 import onnx_ir as ir
 
 from ortkit.fusion.regions.bodies import write_step
-from ortkit.fusion.regions.cost_model import Prediction, gain_refusal
+from ortkit.fusion.regions.cost_model import Prediction, gain_refusal, nominal
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.members import is_reshape
@@ -110,7 +111,10 @@ def _predict(search: Search, anchor: Anchor, product: Product) -> Prediction | R
     """Return the times of a matmul and its epilogue before and after."""
     assert anchor.estimate is not None
     found = anchor.estimate(
-        search.level, ProductSizes(product.count, product.depth, product.columns)
+        search.level,
+        ProductSizes(
+            product.count, product.depth, product.columns, of_sample=_rows_of_sample(product)
+        ),
     )
     if found is None:
         return Refused("no kernel of its product is faster than ONNX Runtime's there")
@@ -125,6 +129,12 @@ def _predict(search: Search, anchor: Anchor, product: Product) -> Prediction | R
     if prologue:
         after *= _SCALED
     return search.cost.around((before, after), prologue, product.epilogue)
+
+
+def _rows_of_sample(product: Product) -> int:
+    """Return the rows of one sample, if the number of samples is not known, and 0 elsewhere."""
+    samples, *rows = product.rows
+    return 0 if isinstance(samples, int) or not rows else prod(map(nominal, rows))
 
 
 def _signature(search: Search, anchor: Anchor, product: Product) -> RegionSignature | Refused:
