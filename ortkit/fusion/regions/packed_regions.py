@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.fusion.regions.bodies import write_step
-from ortkit.fusion.regions.cost_model import Prediction, gain_refusal, nominal
+from ortkit.fusion.regions.cost_model import Prediction, gain_refusal
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.members import is_reshape
@@ -28,7 +28,7 @@ from ortkit.fusion.regions.packed import (
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.search import Search
 from ortkit.fusion.regions.sizes import joined_rows
-from ortkit.kernels.anchor import Anchor, ProductSizes
+from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor, ProductSizes
 from ortkit.kernels.node_writer import NodeWriter
 from ortkit.kernels.signature import RegionSignature, TensorSpec, signature_of
 from ortkit.kernels.sizes import extent_of
@@ -134,7 +134,8 @@ def _predict(search: Search, anchor: Anchor, product: Product) -> Prediction | R
 def _rows_of_sample(product: Product) -> int:
     """Return the rows of one sample, if the number of samples is not known, and 0 elsewhere."""
     samples, *rows = product.rows
-    return 0 if isinstance(samples, int) or not rows else prod(map(nominal, rows))
+    known = (size if isinstance(size, int) else NOMINAL_SIZE for size in rows)
+    return 0 if isinstance(samples, int) or not rows else prod(known)
 
 
 def _signature(search: Search, anchor: Anchor, product: Product) -> RegionSignature | Refused:
