@@ -15,6 +15,7 @@ import pytest
 from scripts.benches import cuda_modes
 from scripts.benches.cuda import _export, _print_models, wrong
 from scripts.benches.cuda_limits import Product, products_of
+from scripts.benches.cuda_lowered import lines as lowered_lines
 from scripts.benches.cuda_models import names
 from scripts.benches.cuda_nbits import lines as nbits_lines
 from scripts.benches.cuda_nbits import products
@@ -124,3 +125,17 @@ def test_each_mode_of_torch_is_timed_and_the_fastest_said(
     assert said["freezing"] == (0.007, "")
     assert said["channels last"] == (None, "b: no such kernel")
     assert cuda_modes.best_of({"freezing": {"failed": "x"}}) is None
+
+
+def test_lowered_models_stand_beside_float16() -> None:
+    row = {
+        "model": "m", "batch": 32, "errors": {"ortkit graph": 1e-3, "fp8 graph": 5e-2},
+        "milliseconds": {"ortkit graph": [3.0, 2.0, 9.0], "fp8 graph": [1.5, 1.0, 2.0]},
+        "ortkit graph: device": {"microseconds": 2400.0},
+        "fp8 graph: device": {"microseconds": 1200.0},
+        "fp8: optimize": {"seconds": 20.0, "said": "", "library_bytes": 0},
+    }  # fmt: skip
+    header, found = lowered_lines([row, {**row, "milliseconds": {"ortkit graph": [1.0]}}], ["fp8"])
+    assert len(found) == 1  # a row that was measured without it has none
+    assert dict(zip(header, found[0], strict=True))["verification"] == "not run"
+    assert found[0][3:9] == [3.0, 1.5, 2.0, 2.4, 1.2, 2.0]

@@ -27,7 +27,7 @@ from .attention_arguments import (
 from .attention_hopper import hopper_variant
 from .attention_kv_append import append_variant, why_not_appended
 from .attention_split_kv import split_variant
-from .attention_tiles import HopperTile, Tile, tiles_of
+from .attention_tiles import HopperTile, Tile, takes_form, tiles_of
 
 #: Wider heads do not fit into a block's registers.
 MOST_WIDTH = 256
@@ -128,6 +128,9 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
     if not isinstance(form, AttentionForm):
         return form
     if narrow is not None:
+        if takes_form(form):
+            # A rounding of its own behind copies of boxes takes less than to do without these.
+            return Refused("attention by copies of boxes with a result in eight bits")
         form = replace(form, signature=signature, factor=narrow[1])
         if form.caches or form.y.width % _MULTIPLE or form.y.pitch % _MULTIPLE:
             return Refused("attention with a result in eight bits and caches, or of no vectors")

@@ -7,7 +7,7 @@ from ortkit.kernels.triton.hand import Call, Map, Passed, Size, Tensor, hand_var
 from ortkit.kernels.triton.source import VariantSource
 
 from ...forms.attention_cuda import AttentionForm, Heads
-from .attention_arguments import fill_of, inverse_of, kind_of
+from .attention_arguments import fill_of, kind_of
 from .attention_tiles import HopperTile, box_of
 
 _ARCHITECTURES = (90,)
@@ -33,7 +33,7 @@ def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
         0 if causal is None else causal.window,
         kind_of(mask), fill_of(mask), mask is not None and mask.by_batch,
         mask is not None and mask.by_head, mask is not None and mask.by_row,
-        form.bias is not None, inverse_of(form), is_bound,
+        form.bias is not None, is_bound,
         tile.keys, tile.stages, tile.groups, tile.in_turn, tile.registers,
     )  # fmt: skip
     call = Call(

@@ -151,7 +151,6 @@ def attention(
     SCALE: gl.constexpr, CAP: gl.constexpr, IS_CAUSAL: gl.constexpr, IS_LAST: gl.constexpr,
     WINDOW: gl.constexpr, MASK: gl.constexpr, FILL: gl.constexpr, MASK_BATCH: gl.constexpr,
     MASK_HEADS: gl.constexpr, MASK_ROWS: gl.constexpr, HAS_BIAS: gl.constexpr,
-    INVERSE: gl.constexpr,
     BOUND_KEYS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
     IN_TURN: gl.constexpr,
     REGISTERS: gl.constexpr,
@@ -173,7 +172,6 @@ def attention(
         CAP: The scores' bound, 0 for none.
         IS_CAUSAL: Whether query i sees keys up to i, or, IS_LAST, the last query all of them.
         WINDOW: How many of those a query sees, 0 for all.
-        INVERSE: Of the number that the result is divided by, which y has in eight bits; else 1.
         BOUND_KEYS: Whether the last block of keys may be less than whole.
         KEYS: Of a block.
         STAGES: Blocks of keys and of values that there is room for.
@@ -288,8 +286,8 @@ def attention(
         checked_low = gl.minimum(gl.maximum(checked_low, checked_high), count)
     known: gl.constexpr = known_of(
         SHARED, WIDTH, V_WIDTH, Q_FIRST, V_FIRST, SCALE, CAP, IS_CAUSAL, IS_LAST, WINDOW, MASK,
-        MASK_ROWS, MASK_BATCH, MASK_HEADS, FILL, HAS_BIAS, INVERSE, BOUND_KEYS, KEYS, STAGES,
-        GROUPS, IN_TURN,
+        MASK_ROWS, MASK_BATCH, MASK_HEADS, FILL, HAS_BIAS, BOUND_KEYS, KEYS, STAGES, GROUPS,
+        IN_TURN,
     )  # fmt: skip
     buffers = (qs, ks, vs, ms)
     barriers = (q_ready, k_ready, k_free, v_ready, v_free, m_ready, m_free, turns)

@@ -37,7 +37,6 @@ class Known(NamedTuple):
     mask_heads: Any
     fill: Any
     has_bias: Any
-    inverse: Any
     bound_keys: Any
     keys: Any
     stages: Any

@@ -74,8 +74,7 @@ class Memory:
         return Memory(self.array.transpose(order), self.layout)
 
     def reinterpret(self, dtype: Any, shape: Sequence[int], layout: Any) -> Memory:
-        # What is smaller lies where the buffer begins.
-        made = self.array.reshape(-1).view(dtype)[: np.prod(shape)].reshape(shape)
+        made = self.array.view(dtype).reshape(shape)
         assert np.shares_memory(made, self.array)
         return Memory(made, layout)
 
