@@ -30,7 +30,7 @@ def rounding_consumer(
             return ()
         scale = scope.array(node.inputs[1])
         fits = scale is not None and scale.size == 1 and is_centred(scope, node)
-        return (node,) if fits and node.attributes.get_int("saturate", 1) else ()
+        return (node,) if fits and node.attributes.get_int("saturate", 1) != 0 else ()
     ratio = only_reader(node.outputs[0])
     last = None if ratio is None else only_reader(ratio.outputs[0])
     if ratio is None or last is None or {ratio, last} & excluded:
@@ -42,7 +42,7 @@ def rounding_consumer(
     types = [scope.shapes.dtype(each.outputs[0]) for each in (node, last)]
     scale = scope.array(ratio.inputs[1]) if ratio.inputs[0] is node.outputs[0] else None
     fits = scale is not None and scale.size == 1 and types == [ir.DataType.FLOAT, FP8]
-    return found if fits and last.attributes.get_int("saturate", 1) else ()
+    return found if fits and last.attributes.get_int("saturate", 1) != 0 else ()
 
 
 def written_rounding(
