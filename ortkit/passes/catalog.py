@@ -70,6 +70,7 @@ PASSES: Mapping[str, str] = {
         "sink-transposes",
         "transpose-images",
         "unsign-activations",
+        "unsign-operators",
         "unwrap-batch-norm",
         "split-group-norm",
         "split-skip-norm",

@@ -38,6 +38,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     # One spelling of constants, before passes that look for them.
     ("normalize-operands", 0),
     ("fold-constants", 1),
+    ("unsign-operators", 1),
     ("unsign-activations", 1),
     # Once numbers are uint8, for which alone there are kernels.
     ("sink-dequantize", 1),

@@ -166,6 +166,8 @@ X = "float[a, b, 64] x"
         ("y = com.microsoft.GatherBlockQuantized<bits = 4, quantize_axis = 1>(w, x, c)", "int64[a, b] x, uint8[50, 32] w, float[50, 4] c", "", 21, "a, b, 64"),
         ("y = com.microsoft.GatherBlockQuantized<gather_axis = 1>(w, x, c)", "int64[a] x, int4[50, 32] w, float[50, 4] c", "", 21, "50, a"),
         ("y = com.microsoft.QLinearGlobalAveragePool(x, s, z, s, z)", "uint8[a, 3, h, w] x, float s, uint8 z", "", 21, "a, 3, 1, 1"),
+        ("y = com.microsoft.QLinearAveragePool<kernel_shape = [2, 2], strides = [2, 2]>(x, s, z, s, z)", "int8[a, 3, 8, 6] x, float s, int8 z", "", 21, "a, 3, 4, 3"),
+        ("y = com.microsoft.QLinearWhere(c, x, s, z, k, s, z, s, z)", "bool[3, 1] c, int8[a, 1, 4] x, int8[1, 4] k, float s, int8 z", "", 21, "a, 3, 4"),
         ("y = com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(x, s, z, s, z)", "int8[a, h, w, 3] x, float s, int8 z", "", 21, "a, 1, 1, 3"),
         ("y = com.microsoft.Attention<num_heads = 4>(x, w, c)", "float[a, n, 64] x, float[64, 192] w, float[192] c", "", 21, "a, n, 64"),
         ("y = com.microsoft.QGemm<transB = 1>(x, s, z, w, s, v, c, s, z)", "uint8[a, 24] x, int8[48, 24] w, int32[48] c, float s, uint8 z, int8 v", "", 21, "a, 48"),

@@ -193,6 +193,21 @@ def _quantized_global_pool(call: Call) -> None:
     call.out(shape=(batch, *ones, rest[-1]) if is_last else (batch, rest[0], *ones))
 
 
+def _quantized_pool(call: Call) -> None:
+    """Means of windows; of NHWC images the type alone is known."""
+    if call.integer("channels_last", 0):
+        call.out(dtype=call.dtype(0))
+        return
+    spatial.pool(call)
+
+
+def _quantized_choice(call: Call) -> None:
+    """QLinearWhere: the condition, X and Y are inputs 0, 1 and 4."""
+    call.out(dtype=call.dtype(1))
+    both = broadcast_shapes(call.shape(1), call.shape(4))
+    call.out(shape=broadcast_shapes(call.shape(0), both))
+
+
 RULES: dict[str, Rule] = {
     "FusedConv": spatial.conv,
     "FusedMatMul": _fused_matmul,
@@ -220,6 +235,8 @@ RULES: dict[str, Rule] = {
     "QLinearLeakyRelu": same,
     "QLinearSoftmax": same,
     "QLinearConcat": _quantized_concat,
+    "QLinearAveragePool": _quantized_pool,
+    "QLinearWhere": _quantized_choice,
     "QLinearGlobalAveragePool": _quantized_global_pool,
     "QuantizeLinear": quantize.quantize,
     "DequantizeLinear": quantize.dequantize,

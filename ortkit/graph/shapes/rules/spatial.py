@@ -129,7 +129,7 @@ def _conv_transpose(call: Call) -> None:
 # ---- pools -------------------------------------------------------------------------------
 
 
-def _pool(call: Call) -> None:
+def pool(call: Call) -> None:
     call.out(0, dtype=call.dtype(0))
     call.out(1, dtype=INT64)
     data = call.shape(0)
@@ -178,9 +178,9 @@ RULES: dict[str, Rule] = {
     "QLinearConv": _conv_at(0, 3, 7),
     "DeformConv": conv,
     "ConvTranspose": _conv_transpose,
-    "MaxPool": _pool,
-    "AveragePool": _pool,
-    "LpPool": _pool,
+    "MaxPool": pool,
+    "AveragePool": pool,
+    "LpPool": pool,
     "GlobalMaxPool": _global_pool,
     "GlobalAveragePool": _global_pool,
     "GlobalLpPool": _global_pool,
