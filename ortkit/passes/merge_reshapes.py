@@ -8,18 +8,14 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.graph.shapes.reshape import (
-    RESHAPES,
-    inserted_axes,
-    refuses_empty,
-    reshape_target,
-)
+from ortkit.analysis.reshape_form import reshape_form
+from ortkit.graph.shapes.reshape import RESHAPES, reshape_target
 from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
-#: From this opset on Unsqueeze and Squeeze have their axes as an input.
-AXES_ARE_INPUTS_SINCE = 13
+#: What the constant that an operator reads is called.
+_NUMBERS = {"Flatten": "", "Reshape": "shape", "Squeeze": "axes", "Unsqueeze": "axes"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,8 @@ class MergeReshapes(NodePass):
         v = Reshape(x, [4, -1])
 
     A chain that ends in the shape it began with goes whole. Several steps that read one step all
-    read `x` then. Where a Reshape might refuse an empty tensor, one Unsqueeze or Squeeze stays.
+    read `x` then. Where a Reshape might refuse an empty tensor, one Unsqueeze, Squeeze or Flatten
+    stays.
 
     Skips:
         * Steps that others read, which would stay.
@@ -64,12 +61,12 @@ class MergeReshapes(NodePass):
         if not _reads_alike(site, inner, before):
             site.miss("others read the step before it")
             return
-        target = reshape_target(before, after)
-        if target is None:
+        form = reshape_form(site, before, after)
+        if form is None:
             site.miss("its result has several symbolic sizes that its source has elsewhere")
             return
         if site.claim("chain"):
-            site.replace(_reshaped(site, source, before, after, target))
+            site.replace(form.emit(site, source, f"{site.output.name}/{_NUMBERS[form.op_type]}"))
 
     def _undone(self, site: Site, inner: ir.Node) -> ir.Value | None:
         """Return the value up the chain that has the shape of the result, None if none has."""
@@ -83,23 +80,6 @@ class MergeReshapes(NodePass):
                 return source
             node = site.producer(source, *RESHAPES)
         return None
-
-
-def _reshaped(
-    site: Site,
-    source: ir.Value,
-    before: Sequence[Size],
-    after: Sequence[Size],
-    target: Sequence[int],
-) -> ir.Value:
-    """Return `source` in the shape `after`, by one node."""
-    name = site.output.name
-    if site.opset >= AXES_ARE_INPUTS_SINCE and refuses_empty(before, target):
-        if axes := inserted_axes(before, after):
-            return site.op("Unsqueeze", [source, site.constant(axes, f"{name}/axes")])
-        if axes := inserted_axes(after, before):
-            return site.op("Squeeze", [source, site.constant(axes, f"{name}/axes")])
-    return site.op("Reshape", [source, site.constant(target, f"{name}/shape")])
 
 
 def _reads_alike(site: Site, inner: ir.Node, before: Sequence[Size]) -> bool:

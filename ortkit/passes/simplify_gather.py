@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.index_ranges import counted_axis
+from ortkit.analysis.reshape_form import reshape_form
 from ortkit.analysis.slices import INPUTS_SINCE, Cut, cut_of
-from ortkit.graph.shapes.reshape import RESHAPES, reshape_target, static
+from ortkit.graph.shapes.reshape import RESHAPES, static
 from ortkit.graph.symbolic.dims import Size, divide_exactly
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
@@ -77,9 +78,9 @@ def _gather(site: Site) -> None:
     axis = site.int("axis", 0) % len(shape)
     size = shape[axis]
     if indices.ndim == 0:
-        target = None if size != 1 else reshape_target(shape, _without(shape, axis))
-        if target is not None and site.claim("only-place"):
-            site.replace(site.op("Reshape", [site.input(0), site.constant(target)]))
+        form = None if size != 1 else reshape_form(site, shape, _without(shape, axis))
+        if form is not None and site.claim("only-place"):
+            site.replace(form.emit(site, site.input(0)))
         return
     if not isinstance(size, int) or size == 0 or indices.size == 0 or site.opset < INPUTS_SINCE:
         return
@@ -107,11 +108,11 @@ def _everything(site: Site) -> None:
     joined = site.producer(site.input(0), *RESHAPES)
     source = site.input(0) if joined is None else joined.inputs[0]
     shape = site.shape(source)
-    target = None if shape is None else reshape_target(shape, after)
-    if target is None:
+    form = None if shape is None else reshape_form(site, shape, after)
+    if form is None:
         site.miss("a Reshape of it would have several symbolic sizes")
     elif site.claim("everything"):
-        site.replace(site.op("Reshape", [source, site.constant(target)]))
+        site.replace(form.emit(site, source))
 
 
 def _counts_rows(site: Site, index: ir.Node, size: Size) -> bool:

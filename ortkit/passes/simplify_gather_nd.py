@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortkit.analysis.index_ranges import counted_axis
-from ortkit.graph.shapes.reshape import reshape_target
+from ortkit.analysis.reshape_form import reshape_form
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -56,8 +56,8 @@ class SimplifyGatherNd(NodePass):
         if any(size != 1 for axis, size in enumerate(after) if axis not in counted):
             site.miss("it repeats what it takes")
             return
-        target = reshape_target(shape, after)
-        if target is None:
+        form = reshape_form(site, shape, after)
+        if form is None:
             site.miss("a Reshape of it would have several symbolic sizes")
         elif site.claim("everything"):
-            site.replace(site.op("Reshape", [site.input(0), site.constant(target)]))
+            site.replace(form.emit(site, site.input(0)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortkit.analysis.reshape_form import reshape_form
 from ortkit.graph.shapes.reshape import reshape_target
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
@@ -23,7 +24,8 @@ class SimplifyReshape(NodePass):
 
     Skips:
         * Targets with two symbolic sizes that `x` has at other positions.
-        * A symbolic size of zero beside -1 is an error in ONNX; exporters accept it too.
+        * Targets that say all sizes, and so are right for empty tensors, where -1 beside a size
+          that may be zero is not, and neither Unsqueeze, Squeeze nor Flatten does the same.
 
     Source:
         ONNX Reshape-5 ... 25.
@@ -38,11 +40,22 @@ class SimplifyReshape(NodePass):
         before, after = site.shape(site.input(0)), site.shape(site.output)
         if before is None or after is None or site.opset < 5:
             return
-        target = reshape_target(before, after)
-        if target is None:
+        form = reshape_form(site, before, after)
+        if form is None:
             site.miss("several symbolic sizes stand elsewhere in its input")
             return
-        if site.claim("constant-target"):
-            if site.int("allowzero", 0):
-                site.set_attribute("allowzero", 0)  # the target holds no size of zero
-            site.set_input(1, site.constant(target, f"{site.output.name}/shape"))
+        contents = site.contents(site.input(1))
+        takes_empty = contents is not None and -1 not in contents
+        if form.refuses_empty and takes_empty:
+            site.miss("a constant target would have -1 beside a size that may be zero")
+            return
+        if not site.claim("constant-target"):
+            return
+        if form.op_type != "Reshape" and takes_empty:
+            site.replace(form.emit(site, site.input(0)))
+            return
+        target = reshape_target(before, after)
+        assert target is not None
+        if site.int("allowzero", 0):
+            site.set_attribute("allowzero", 0)  # the target holds no size of zero
+        site.set_input(1, site.constant(target, f"{site.output.name}/shape"))
