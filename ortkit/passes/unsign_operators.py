@@ -47,8 +47,8 @@ class UnsignOperators(GraphPass):
         y = DequantizeLinear(r, t, u + 128)
 
     Nodes that read each other's numbers are changed together, with what moves or compares these.
-    Results are equal to the bit but for means of windows. QLinearAveragePool adds its zero point in
-    float32 before it rounds, so that a tie may fall to the other number.
+    Results are equal to the bit but for means of windows. QLinearAveragePool adds its zero point
+    in float32 before it rounds, so that a tie may fall to the other number.
 
     Skips:
         * Numbers that are read otherwise, returned, or given to the model.
