@@ -24,8 +24,8 @@ class SimplifyReshape(NodePass):
 
     Skips:
         * Targets with two symbolic sizes that `x` has at other positions.
-        * Targets that say all sizes, and so are right for empty tensors. There -1 beside a size that
-          may be zero is not. Unsqueeze, Squeeze or Flatten is written where it does the same.
+        * Targets that say all sizes, and so are right for empty tensors. There -1 beside a size
+          that may be zero is not. Unsqueeze, Squeeze or Flatten is written where it does the same.
 
     Source:
         ONNX Reshape-5 ... 25.
