@@ -305,6 +305,12 @@ def test_products_of_avx2_are_priced_with_the_rows_of_one_sample() -> None:
         assert taken == ([True] if is_taken else [])
 
 
+def test_products_of_avx2_are_not_of_rows_that_leave_the_cache() -> None:
+    proto = model_of("m = MatMul(x, w)  y = Gelu(m)", "float[1500, 512] x", w=(512, 192))
+    scope = scope_of(ir.from_proto(proto), level="x86-64-v3")
+    assert [item.signature for item in found_by(ANCHOR, scope) if item.signature] == []
+
+
 def test_every_microarchitecture_has_rates_of_every_number_of_rows_and_panel() -> None:
     at_levels = [(LEVEL, rates) for rates in RATES.values()]
     at_levels += [("x86-64-v3", rates) for rates in AVX2_RATES.values() if rates is not None]
