@@ -69,10 +69,12 @@ def test_what_few_runs_do_not_allow_is_compared_with_more(
     """As if there were next to no floor, and the first runs showed nothing."""
     perturb, calls = steps.perturb, list[int]()
 
-    def perturb_later(model: ir.Model, epsilon: Epsilon, *, first: int) -> None:
+    def perturb_later(
+        model: ir.Model, epsilon: Epsilon, *, first: int, with_weights: bool
+    ) -> None:
         calls.append(first)
         if first:
-            perturb(model, epsilon, first=first)
+            perturb(model, epsilon, first=first, with_weights=with_weights)
 
     text = "g (float[n, 16] x) => (float[n, 16] y) {{ {} }}"
     original, candidate = (

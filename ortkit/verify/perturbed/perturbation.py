@@ -42,7 +42,14 @@ Epsilon = Callable[[ir.Value], float]
 """The epsilon of the type that a value is rounded to."""
 
 
-def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0, first: int = 0) -> None:
+def perturb(
+    model: ir.Model,
+    epsilon: Epsilon,
+    *,
+    quantized: float = 0.0,
+    first: int = 0,
+    with_weights: bool = False,
+) -> None:
     """Let all consumers of each float value read it perturbed, in place.
 
     Args:
@@ -52,6 +59,9 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0, first:
         epsilon: How exact values are, by value; those with 0 are not perturbed.
         quantized: The least epsilon of values that a consumer rounds to 8 bits or fewer.
         first: How many runs were made before, whose numbers are not drawn again.
+        with_weights: Whether float32 weights of products are perturbed too. Where rows of a
+            product are alike, so are their rounding errors. Those of its values differ from row
+            to row, and a mean over the rows loses them.
     """
     if model.opset_imports.get("", 0) < _SELECTS_FROM:
         return
@@ -63,6 +73,9 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0, first:
         if epsilon(value):
             part = ROUNDINGS * min(epsilon(value), _WITHIN)
             _perturb(factors, value, _WIDE, part)
+    for value in _weights(model) if with_weights else ():
+        if epsilon(value):
+            _perturb(factors, value, _WIDE, ROUNDINGS * min(epsilon(value), _WITHIN), 1.0)
     for value in values:
         dtype = shapes.dtype(value)
         if dtype in _DRAWN and value.uses():
@@ -84,6 +97,18 @@ def _combined(model: ir.Model) -> list[ir.Value]:
         for node in control_nodes_below(model.graph)
         if node.op_type == "BatchNormalization" and not node.domain
         for value in node.inputs[2:4]
+        if value is not None and value.is_initializer() and not value.is_graph_input()
+    ]
+    return [value for value in dict.fromkeys(found) if value.dtype == ir.DataType.FLOAT]
+
+
+def _weights(model: ir.Model) -> list[ir.Value]:
+    """Return float32 constants that products read."""
+    found = [
+        value
+        for node in control_nodes_below(model.graph)
+        if node.op_type in _PRODUCTS and not node.domain
+        for value in node.inputs[:2]
         if value is not None and value.is_initializer() and not value.is_graph_input()
     ]
     return [value for value in dict.fromkeys(found) if value.dtype == ir.DataType.FLOAT]
@@ -157,6 +182,9 @@ _NO_UNIFORM_FROM = 22
 _MOVERS = where(moves_only=True) - {"Concat"}
 #: Operators that give integral numbers of integral numbers, without a rounding.
 _EXACT = where(exact=True) | {"Add", "Cast", "Constant", "ConstantOfShape", "Mul", "Sub"}
+#: Operators that multiply and add: a computed sum is the exact one of operands that are off by
+#: some roundings each, in any order (Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 #: ONNX Runtime's integer kernels give numbers that are a step apart from the standard's. With
 #: `ROUNDINGS` this is half a step at the end of the range of 8 bits.
 STEP = 2.0**-10

@@ -225,7 +225,7 @@ class _Runs:
             give(model, off)
             prune(model)
             if constants is None:
-                perturb(model, lambda _: self._unit, first=first)
+                perturb(model, lambda _: self._unit, first=first, with_weights=True)
             else:
                 perturb_constants(model, _epsilons(constants), first=first)
             results = self._folder / kind
