@@ -184,7 +184,7 @@ _MOVERS = where(moves_only=True) - {"Concat"}
 _EXACT = where(exact=True) | {"Add", "Cast", "Constant", "ConstantOfShape", "Mul", "Sub"}
 #: Operators that multiply and add: a computed sum is the exact one of operands that are off by
 #: some roundings each, in any order (Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_PRODUCTS = where(access={"conv", "matmul"}, integer=False)
 #: ONNX Runtime's integer kernels give numbers that are a step apart from the standard's. With
 #: `ROUNDINGS` this is half a step at the end of the range of 8 bits.
 STEP = 2.0**-10
