@@ -296,8 +296,11 @@ def test_products_of_avx2_are_not_for_processors_where_they_gain_nothing(
         assert [signature.name for signature in found if signature is not None] == taken
 
 
-def test_products_of_avx2_are_priced_with_the_rows_of_one_sample() -> None:
+def test_products_of_avx2_are_priced_with_the_rows_of_one_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Long rows gain too little there to be taken, but lose nothing where samples are many."""
+    monkeypatch.setattr(cpu, "microarchitecture_at", lambda _: "")
     for shape, is_taken in (("n, 128, 128", True), ("n, 1500, 128", False), ("16384, 128", False)):
         proto = model_of("y = MatMul(x, w)", f"float[{shape}] x")
         scope = scope_of(ir.from_proto(proto), level="x86-64-v3")
@@ -305,7 +308,10 @@ def test_products_of_avx2_are_priced_with_the_rows_of_one_sample() -> None:
         assert taken == ([True] if is_taken else [])
 
 
-def test_products_of_avx2_are_not_of_rows_that_leave_the_cache() -> None:
+def test_products_of_avx2_are_not_of_rows_that_leave_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu, "microarchitecture_at", lambda _: "")
     proto = model_of("m = MatMul(x, w)  y = Gelu(m)", "float[1500, 512] x", w=(512, 192))
     scope = scope_of(ir.from_proto(proto), level="x86-64-v3")
     assert [item.signature for item in found_by(ANCHOR, scope) if item.signature] == []
