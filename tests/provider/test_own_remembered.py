@@ -21,10 +21,14 @@ from onnx import numpy_helper
 import models
 import ortkit
 from models.feeds import feeds
+from ortkit.fusion.regions.packed import Panels
+from ortkit.fusion.regions.search import PACKED
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.cache_files import write_cached, write_private
+from ortkit.kernels.layouts.fp32_panels import gated_layout, layout
+from ortkit.kernels.prepack import Prepack
 from ortkit.provider.kernel_table import KERNELS
-from ortkit.provider.own import building, plan_cache, planning
+from ortkit.provider.own import building, claims, plan_cache, planning
 from ortkit.provider.own import weights as own_weights
 from ortkit.provider.own.ahead import compile_model
 from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
@@ -102,6 +106,16 @@ def test_a_known_graph_is_not_planned_again(tmp_path: Path, planned: list[int]) 
     assert nodes == {claimed(again)} != {0}
     for count in (1, 9):
         check(again, model(), rows(count))
+
+
+@pytest.mark.parametrize(
+    ("packing", "is_kept"), [(layout(64, 96), True), (gated_layout(64, 96), False)]
+)
+def test_only_panels_of_one_matrix_are_packed_again(packing: Prepack, is_kept: bool) -> None:
+    source = ir.val("w", const_value=ir.tensor(np.zeros((64, 96), np.float32), name="w"))
+    weight = ir.val("panels")
+    weight.meta[PACKED] = Panels(source, False, 1.0, packing)
+    assert (claims._origin_of(weight) is not None) == is_kept
 
 
 @pytest.mark.sampled(2)

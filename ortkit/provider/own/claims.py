@@ -300,6 +300,8 @@ def _origin_of(weight: ir.Value) -> Origin | None:
     packed = weight.meta.get(PACKED)
     if not isinstance(packed, Panels) or packed.factor != 1.0:
         return None
+    if len(packed.packing.result) != 2:
+        return None  # panels of the two halves of a gated product are not made again
     width = packed.packing.shape[-1]
     return Origin(packed.weight.name or "", packed.is_transposed, width, packed.weight.const_value)
 
