@@ -30,7 +30,7 @@ LIMITED = {
     "a product of a norm": (f"{LAYER}  {UP}", "i"),
     "a transposed product with its bias": (f"{LAYER}  i = Gemm<transB = 1> (n1, t, b)", "i"),
     "GELU": (f"{RMS}  {UP}  j = Gelu (i)", "j"),
-    "GELU, written out": (
+    "GELU, decomposed": (
         f"{LAYER}  {UP}  c = Div (i, root)  d = Erf (c)  e = Add (d, one)  f = Mul (i, e)"
         "  j = Mul (f, half)", "j",
     ),
