@@ -17,6 +17,8 @@ from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.refusal import Refused
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 #: Constants: experts' matrices w, v [3, 16, 24] and o [3, 24, 16], rows b [3, 1, 24] and c [24],
@@ -131,6 +133,32 @@ def test_it_is_done_where_it_is_faster(
     scope = scope_of(from_text(f"{HEAD} g ({given}) => (float16[k, l, m] y) {{ {body} }}"))
     found = found_by(BATCHED, scope, accept, CudaCostModel)
     assert sum(item.signature is not None for item in found) == is_taken
+
+
+@pytest.mark.parametrize(
+    ("rows", "turn", "is_taken"),
+    [("n", "r", False), ("2, n", "r", False), ("4096", "r", True), ("n", "", True),
+     ("4096", "x", True)],
+)  # fmt: skip
+def test_a_computed_matrix_that_one_row_would_read_too_early_is_left(
+    rows: str, turn: str, is_taken: bool
+) -> None:
+    """Kernels of one row read a matrix [columns, depth] before the launch before has ended."""
+    x = "256, 4096" if turn == "x" else f"{rows}, 256"
+    r = "4096, 256" if turn == "r" else "256, 4096"
+    turned = "" if not turn else f"T = Transpose<perm = [1, 0]> ({turn})"
+    factors = {"r": "x, T", "x": "T, r", "": "x, r"}[turn]
+    scope = scope_of(from_text(
+        f"{HEAD} g (float16[{x}] x, float16[{r}] c) => (float16[k, l] y) "
+        f"{{ r = Relu (c)  {turned}  u = MatMul ({factors})  y = Sigmoid (u) }}"
+    ))  # fmt: skip
+    found = [one for one in found_by(BATCHED, scope, accept, CudaCostModel) if one.signature]
+    assert bool(found) == is_taken
+    for one in found:
+        assert one.signature is not None
+        sources = sources_of(one.signature)
+        assert not isinstance(sources, Refused)
+        assert not any(step.early_text for source in sources for step in source.steps)
 
 
 def taken_for_fast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ _MOST_HEADS = 65535
 _MULTIPLE = 16
 #: Widths of heads whose rows begin at multiples of 16 bytes.
 _VECTOR = 8
+#: What a result in eight bits is divided by, at least: the least float32 with all of its digits.
+_LEAST_FACTOR = 2.0**-126
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
     if not isinstance(form, AttentionForm):
         return form
     if narrow is not None:
+        if not _LEAST_FACTOR <= abs(narrow[1]) <= 1.0 / _LEAST_FACTOR:
+            return Refused("attention divided by a number whose reciprocal float32 does not have")
         if takes_form(form):
             # A rounding of its own behind copies of boxes takes less than to do without these.
             return Refused("attention by copies of boxes with a result in eight bits")
@@ -141,6 +145,10 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
             )
         if (heads.length.static or 0) * heads.pitch > MOST_ELEMENTS or heads.pitch > MOST_ELEMENTS:
             return Refused("attention of a head that positions of 32 bits do not reach")
+    if form.mask is not None and form.mask.by_row:
+        scores = (form.q.length * form.k.length).static
+        if (scores or 0) > MOST_ELEMENTS:
+            return Refused("attention with a mask that positions of 32 bits do not reach")
     if form.q.heads > _MOST_HEADS or (form.q.batch.static or 0) > _MOST_HEADS:
         return Refused(f"attention of more than {_MOST_HEADS} heads or samples")
     reason = why_not_appended(form) if form.caches else None

@@ -26,6 +26,8 @@ _ELEMENTS = 1024
 #: what it reads of the filter: 0.65 to 0.86 of the time with 32 images (H100, 2026-11).
 _MANY, _MANY_PIXELS, _MANY_CHANNELS, _MANY_WARPS = 1056, 32, 64, 4
 _MOST_TAPS = 128
+#: Positions within an image have 32 bits.
+_MOST_ELEMENTS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,29 @@ def block_of(columns: int | None, channels: int, *, is_many: bool = False) -> Bl
     return Block(pixels, width, max(1, min(16, pixels * width // (_VECTOR * 32))))
 
 
+def bound_of(image: Extent) -> tuple[Condition, ...] | Refused:
+    """Return what has to hold for positions in an image, or why it does not.
+
+    Args:
+        image: Elements of one image.
+    """
+    if image.static is None:
+        return (Condition(image, at_most=_MOST_ELEMENTS),)
+    return Refused("an image of 2^31 elements") if image.static > _MOST_ELEMENTS else ()
+
+
 @dataclass(frozen=True)
 class Depthwise:
-    """A convolution of each channel by itself; `means` says whether rows' means are a result."""
+    """A convolution of each channel by itself.
+
+    Args:
+        conv: What is computed.
+        bound: When positions have room.
+        means: Whether the means of rows are a result.
+    """
 
     conv: HalfConvolution
+    bound: tuple[Condition, ...]
     means: bool
 
     def variants(self) -> tuple[VariantSource, ...]:
@@ -99,6 +119,7 @@ class Depthwise:
         text = kernel_text("depthwise_kernel") + epilogue_text(
             "epilogue", conv.epilogue, is_rough=True
         )
+        conditions = (*conditions, *self.bound)
         return for_any_alignment(conv.signature, (call,), text, conditions=conditions)
 
 
@@ -111,10 +132,14 @@ def match(signature: RegionSignature) -> Depthwise | Refused | None:
         return None
     if found.planar or found.window.kernel[0] * found.window.kernel[1] > _MOST_TAPS:
         return Refused("a depthwise convolution of NCHW or with too large a window")
+    height, width, channels = found.image
+    bound = bound_of(height * width * Extent(channels))
+    if isinstance(bound, Refused):
+        return bound
     if len(signature.outputs) == 1:
-        return Depthwise(found, means=False)
+        return Depthwise(found, bound, means=False)
     return (
-        Depthwise(found, means=True)
+        Depthwise(found, bound, means=True)
         if _is_means(found)
         else Refused("a second result that is not the means of rows")
     )

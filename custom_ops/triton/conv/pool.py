@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortkit.kernels.cuda import Condition
 from ortkit.kernels.image_anchor import ImageAnchor
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import ONE, Extent, extent_of
+from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.operators.window import Window
@@ -17,7 +18,7 @@ from ...forms.conv import window_of
 from ...forms.conv_half import unfit
 from ..alignment import for_any_alignment
 from .conv_tiles import power
-from .depthwise import block_of
+from .depthwise import block_of, bound_of
 
 _MOST_TAPS = 64
 
@@ -28,6 +29,7 @@ class MaxPool:
 
     signature: RegionSignature
     window: Window
+    bound: tuple[Condition, ...]
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return one kernel: a block for each row of pixels and some channels."""
@@ -49,7 +51,8 @@ class MaxPool:
             warps=block.warps,
             stages=1,
         )  # fmt: skip
-        return for_any_alignment(self.signature, (call,), kernel_text("pool_kernel"))
+        text = kernel_text("pool_kernel")
+        return for_any_alignment(self.signature, (call,), text, conditions=self.bound)
 
 
 ANCHOR = ImageAnchor("max_pool", (("", "MaxPool"),), "ortkit.fusion.conv.max_pool:MaxPool")
@@ -75,4 +78,5 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
     channels = signature.inputs[0].shape[3:]
     if channels != signature.outputs[0].shape[3:]:
         return Refused("a MaxPool that changes the number of channels")
-    return MaxPool(signature, window)
+    bound = needed(bound_of(product(map(extent_of, signature.inputs[0].shape[1:]))))
+    return MaxPool(signature, window, bound)

@@ -26,21 +26,25 @@ def read(p, rows, columns, M, N: tl.constexpr, IS_WHOLE: tl.constexpr):
 
 
 @triton.jit
-def statistics(x, rows, M, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr):
-    """Return the means and the reciprocal deviations of x, [M, K]."""
+def statistics(
+    x, rows, M, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr,
+    IS_CENTRED: tl.constexpr,
+):  # fmt: skip
+    """Return means of x, [M, K], 0 unless `IS_CENTRED`, and reciprocals of what divides rows."""
     at = tl.arange(0, BLOCK)
     is_row = (rows < M)[:, None]
     offset = rows[:, None] * K + at[None, :]
+    mean = tl.zeros((rows.shape[0],), tl.float32)
+    if IS_CENTRED:
+        for k in tl.range(0, K, BLOCK):
+            mask = is_row & (k + at < K)[None, :]
+            mean += tl.sum(tl.load(x + offset + k, mask=mask, other=0.0).to(tl.float32), 1)
+        mean /= K
     total = tl.zeros((rows.shape[0],), tl.float32)
     for k in tl.range(0, K, BLOCK):
         mask = is_row & (k + at < K)[None, :]
-        total += tl.sum(tl.load(x + offset + k, mask=mask, other=0.0).to(tl.float32), 1)
-    mean = total / K
-    total = tl.zeros((rows.shape[0],), tl.float32)
-    for k in tl.range(0, K, BLOCK):
-        mask = is_row & (k + at < K)[None, :]
-        to = tl.load(x + offset + k, mask=mask, other=0.0).to(tl.float32)
-        off = tl.where(mask, to - mean[:, None], 0.0)
+        value = tl.load(x + offset + k, mask=mask, other=0.0).to(tl.float32)
+        off = tl.where(mask, value - mean[:, None], 0.0)
         total += tl.sum(off * off, 1)
     return mean, 1.0 / tl.sqrt(total / K + EPSILON)
 
@@ -82,23 +86,19 @@ def small_m_fp8_kernel(
     left_offset = columns[None, :, None].to(tl.int64) * K + left
     right_offset = rows[None, None, :] * K + right
     is_column, is_row = (columns < N)[None, :, None], (rows < M)[None, None, :]
-    if IS_CENTRED:
-        mean, rate = statistics(x, rows, M, K, BLOCK, EPSILON)
+    if scale is not None:
+        mean, rate = statistics(x, rows, M, K, BLOCK, EPSILON, IS_CENTRED)
     first = tl.zeros((PARTS, BN, BM), tl.float32)
     second = tl.zeros((PARTS, BN, BM), tl.float32)
-    squares = tl.zeros((PARTS, BK, BM), tl.float32)
     DTYPE: tl.constexpr = tl.bfloat16 if IS_BFLOAT else tl.float16
     for k in tl.range(0, K, BK * PARTS, num_stages=STAGES):
         mask = is_column & (k + left < K)
         is_depth = k + right < K
         a = tl.load(x + right_offset + k, mask=is_row & is_depth, other=0.0)
         if scale is not None:
-            a = a.to(tl.float32)
-            if IS_CENTRED:
-                a = (a - mean[None, None, :]) * rate[None, None, :]
-                a = tl.where(is_row & is_depth, a, 0.0)
-            else:
-                squares += a * a
+            # Half precision has no room for x times a scale before the row is divided.
+            a = (a.to(tl.float32) - mean[None, None, :]) * rate[None, None, :]
+            a = tl.where(is_row & is_depth, a, 0.0)
             a *= tl.load(scale + k + right, mask=is_depth, other=0.0).to(tl.float32)
             if shift is not None:
                 a += tl.load(shift + k + right, mask=is_depth, other=0.0).to(tl.float32)
@@ -109,11 +109,6 @@ def small_m_fp8_kernel(
             other = tl.load(v + left_offset + k, mask=mask, other=0.0)
             second = tl.dot(other.to(DTYPE), a, second)
     one_sum, other_sum = tl.sum(first, 0), tl.sum(second, 0)
-    if scale is not None and not IS_CENTRED:
-        # A factor of the whole row may come last, so that nothing waits for it.
-        deviation = tl.sqrt(tl.sum(tl.sum(squares, 0), 0) / K + EPSILON)
-        one_sum /= deviation[None, :]
-        other_sum /= deviation[None, :]
     r0 = read(e0, rows, columns, M, N, WHOLE0)
     r1 = read(e1, rows, columns, M, N, WHOLE1)
     r2 = read(e2, rows, columns, M, N, WHOLE2)

@@ -24,7 +24,7 @@ from ortkit.fusion.gemm.cuda import (
     sizes_of,
 )
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.search import Search
+from ortkit.fusion.regions.search import Search, refused
 from ortkit.kernels.anchor import Anchor, ProductSizes
 from ortkit.rewrite.scope import Scope
 
@@ -43,6 +43,9 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
             continue
         flip = operand_transpose_of(node, 0)
         region = search.region({*chain.nodes, *(() if flip is None else (flip,))}, anchor.kind)
+        if flip is None and _has_one_row_kernel(scope, node):
+            yield refused(region, "one row would read its matrix while that is computed")
+            continue
         search.excluded.update(chain.products)
         yield search.judged(region, prediction)
 
@@ -68,6 +71,18 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
         turn is None or "perm" in turn.attributes or len(shape) == _MATRIX
         for turn, shape in transposes
     )
+
+
+def _has_one_row_kernel(scope: Scope, product: ir.Node) -> bool:
+    """Say whether a product's kernel reads its matrix before the launch before it has ended.
+
+    The kernel of one row does (`custom_ops/triton/gemm/token.py`), which rows of an unknown number
+    get with one matrix [columns, depth]. A computed matrix may not be there yet.
+    """
+    right, result = product.inputs[1], scope.shapes.shape(product.outputs[0]) or ()
+    if right is None or scope.shapes.rank(right) != _MATRIX:
+        return False
+    return known_product(result[:-1]) is None and operand_transpose_of(product) is not None
 
 
 def _sizes_of(scope: Scope, chain: EpilogueChain) -> ProductSizes:

@@ -17,6 +17,7 @@ from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.source import StepSource
+from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -114,3 +115,12 @@ def stack_bytes(cubin: bytes, folder: Path) -> int:
     command = [tool, "-res-usage", path]
     usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return max(int(item) for item in re.findall(r"STACK:(\d+)", usage))
+
+
+def test_a_mask_of_too_many_scores_is_refused() -> None:
+    """Its positions have 32 bits; where sizes are not known a condition says so."""
+    case = Case(replace(PLAIN, mask="added"), queries=50_000, keys=50_000,
+                mask=(1, 1, 50_000, 50_000))  # fmt: skip
+    found = template_for(case.signature())
+    assert isinstance(found, Refused)
+    assert "32 bits" in found.reason

@@ -78,3 +78,10 @@ def test_other_results_in_eight_bits_are_left() -> None:
     assert "copies of boxes" in found.reason
     negated = signature.body.replace("Div", "Mul")
     assert isinstance(template_for(replace(signature, body=negated)), Refused)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-45, -1e-40, float("nan"), float("inf")])
+def test_numbers_without_a_reciprocal_are_refused(factor: float) -> None:
+    found = template_for(rounded(ROUNDED["wide, with a bias"], factor))
+    assert isinstance(found, Refused)
+    assert "reciprocal" in found.reason

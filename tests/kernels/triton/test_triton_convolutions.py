@@ -16,10 +16,12 @@ from fused_model import fused_model, random_input, session
 from interpreter import Interpreter, numpy_dtype
 
 from ortkit.fusion.conv.targets import CudaBlockFinder, describe_block
-from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.cuda import SHARED_BYTES, Condition
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))
@@ -137,6 +139,26 @@ def test_blocks_compute_what_their_bodies_do(
     assert {kind for kind, _ in found} == kinds
     for kind, signature in found:
         check(kind, signature, interpreter)
+
+
+@pytest.mark.parametrize("name", ["a depthwise convolution", "poolings"])
+def test_images_of_too_many_elements_are_refused(name: str) -> None:
+    """Positions within an image have 32 bits: 24 channels of 9,600 x 9,600 have more."""
+    build, channels, _ = NETS[name]
+    net = Net()
+    found = dict(signatures_of(net.model((2, channels, 9600, 9600), [build(net, "x")])))
+    signature = next(found[kind] for kind in ("depthwise_conv", "max_pool") if kind in found)
+    template = template_for(signature)
+    assert isinstance(template, Refused)
+    assert "2^31" in template.reason
+    (image, *others), (made,) = signature.inputs, signature.outputs
+    batch, _, *rest = image.shape
+    inputs = replace(image, shape=(batch, "h", *rest)), *others
+    outputs = (replace(made, shape=(batch, "k", *made.shape[2:])),)
+    sources = sources_of(replace(signature, inputs=inputs, outputs=outputs))
+    assert not isinstance(sources, Refused), sources.reason
+    bound = Condition(Extent(24 * 9600, ("h",)), at_most=2**31 - 1)
+    assert all(bound in source.conditions for source in sources)
 
 
 def windows(net: Net, x: str) -> str:

@@ -194,6 +194,27 @@ def test_regions_compute_what_their_bodies_do(name: str, interpreter: Interprete
             close(got, want, f"variant {number}")
 
 
+@pytest.mark.parametrize("norm", ["RMSNormalization", "LayerNormalization"])
+def test_a_norm_of_few_rows_has_room_for_large_elements(
+    norm: str, interpreter: Interpreter
+) -> None:
+    """An element times its scale, before the row is divided, is beyond float16."""
+    body = f"{WIDE}  a = {norm}<axis = -1> (x, n)  y = MatMul (a, W)"
+    signature = Case(body, "xwsn", rows=(5,), depth=640).signature()
+    x, w, s, n = feeds_of(signature)
+    x[:, 3], x[1] = 2e4, x[1] * np.float16(1e-4)
+    n[:] = 8
+    wide = x.astype(np.float64)
+    wide -= wide.mean(1, keepdims=True) if norm == "LayerNormalization" else 0.0
+    rows = wide / np.sqrt((wide * wide).mean(1, keepdims=True) + 1e-5) * 8
+    want = rows @ w.astype(np.float64).T * s
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused), sources.reason
+    for number, source in enumerate(sources):
+        (got,) = interpreter.run(signature, [x, w, s, n], number, 0 if source.is_aligned else 2)
+        np.testing.assert_allclose(got, want, rtol=3e-3, atol=3e-3 * np.abs(want).max())
+
+
 def close(got: np.ndarray, want: np.ndarray, what: str) -> None:
     """Compare; numbers in eight bits may fall to the neighbour."""
     epsilon = 2**-3 if want.dtype.itemsize == 1 else 2**-8
