@@ -79,7 +79,8 @@ def _best(site: Site, chain: Sequence[ir.Node]) -> tuple[ir.Value | None, Relayo
         if layout is None:
             reason = "its axes do not follow from factors of known sizes"
             continue
-        if (way := relayout(site, layout)) is None:
+        takes_empty = all(_takes_empty(site, node) for node in chain[start:])
+        if (way := relayout(site, layout, takes_empty=takes_empty)) is None:
             reason = "a Reshape of it would have several symbolic sizes"
             continue
         gone = chain[max([start, *(i + 1 for i in kept)]) :]
@@ -90,6 +91,19 @@ def _best(site: Site, chain: Sequence[ir.Node]) -> tuple[ir.Value | None, Relayo
     if best[1] is None and not _goes_on(site):
         site.miss(reason)
     return best
+
+
+def _takes_empty(site: Site, node: ir.Node) -> bool:
+    """Say whether a node of the chain gives an empty result for an empty value.
+
+    ONNX Runtime (1.31.1) refuses -1 in a target beside a size of zero.
+    """
+    target = site.contents(node.inputs[1]) if node.op_type == "Reshape" else ()
+    if target is None or -1 not in target:
+        return target is not None
+    shape = site.shape(node.inputs[0]) or ()
+    sizes = [shape[i] if size == 0 and i < len(shape) else size for i, size in enumerate(target)]
+    return all(isinstance(size, int) for size in sizes)
 
 
 def _goes_on(site: Site) -> bool:

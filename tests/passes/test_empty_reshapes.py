@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -13,7 +14,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, RuntimeException
 from ortkit.graph.io.text import from_text
 from ortkit.passes.merge_reshapes import MergeReshapes
 from ortkit.passes.simplify_reshape import SimplifyReshape
+from ortkit.passes.simplify_transpose import SimplifyTranspose
 from ortkit.rewrite.options import RewriteOptions
+from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline
 from tests.passes.graphs import run
 
@@ -32,19 +35,19 @@ TARGETS = {
 }
 
 
-def assert_takes_what_it_took(text: str) -> None:
-    """Run a model on tensors of several sizes, before and after both passes."""
+def assert_takes_what_it_took(text: str, *passes: Pass, second: Sequence[int] = (1, 5)) -> None:
+    """Run a model on x [n, m, 4] of several sizes, before and after passes."""
     before = ir.to_proto(from_text(text))
-    passes = (SimplifyReshape(), MergeReshapes())
-    result = Pipeline(passes).run(from_text(text), RewriteOptions())
+    chosen = passes or (SimplifyReshape(), MergeReshapes())
+    result = Pipeline(chosen).run(from_text(text), RewriteOptions(level=3))
     after = ir.to_proto(result.model)
-    for sizes in product((0, 1, 3), (1, 5)):
+    for sizes in product((0, 1, 3), second):
         x = np.arange(np.prod(sizes) * 4, dtype=np.float32).reshape(*sizes, 4)
         want, got = _tried(before, x), _tried(after, x)
         if want is not None:
             assert got is not None, sizes
             assert got.shape == want.shape
-            assert np.array_equal(got, want)
+            np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def _tried(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray | None:
@@ -73,4 +76,24 @@ def test_computed_targets(name: str) -> None:
 def test_chains(chain: str) -> None:
     assert_takes_what_it_took(
         f"{HEAD} g (float[n, m, 4] x) => (y) {NUMBERS} {{ {chain} y = Neg(z) }}"
+    )
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        # Rows of [s, n * 2], and back in another order: -1 beside the length would do it.
+        """r = Mul(b, two) h = Concat<axis = 0>(b, s, two, two) p = Reshape(x, h)
+           q = Transpose<perm = [0, 2, 1, 3]>(p) t = Concat<axis = 0>(r, s, two)
+           u = Reshape(q, t) z = Transpose<perm = [1, 0, 2]>(u)""",
+        """p = Transpose<perm = [1, 0, 2]>(x) r = Mul(b, two) t = Concat<axis = 0>(s, r, two)
+           q = Reshape(p, t) z = Transpose<perm = [0, 2, 1]>(q)""",
+    ],
+)
+def test_chains_of_transposes(chain: str) -> None:
+    assert_takes_what_it_took(
+        f"{HEAD} g (float[n, m, 4] x) => (y) {NUMBERS} {{ {SIZES} {chain} y = Neg(z) }}",
+        SimplifyTranspose(),
+        SimplifyReshape(),
+        second=(0, 1, 5),
     )

@@ -64,7 +64,7 @@ def test_steps_that_others_read_stay() -> None:
     [
         ((2, 5, 8), (2, 5, 1, 8), (0, 2, 1, 3), ["Reshape", "Relu"]),
         (("n", 5, 8), (0, 5, 1, 8), (0, 2, 1, 3), ["Reshape", "Relu"]),
-        (("n", "s", 8), (0, 0, 1, 8), (0, 2, 1, 3), ["Reshape", "Relu"]),
+        (("n", "s", 8), (0, 0, 1, 8), (0, 2, 1, 3), ["Unsqueeze", "Relu"]),
         ((1, 8), (8, 1), None, ["Relu"]),
     ],
 )
