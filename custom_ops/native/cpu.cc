@@ -1,4 +1,4 @@
-// What this machine's processor can run: the levels of the x86-64 psABI and two above them.
+// What this machine's processor can run: the levels of the x86-64 psABI and three above them.
 #include "shim.h"
 
 #if defined(__x86_64__)
@@ -15,6 +15,7 @@ const char* CpuName(OrtkitCpu cpu) {
     case ORTKIT_CPU_X86_64_V2: return "x86-64-v2";
     case ORTKIT_CPU_X86_64_V3: return "x86-64-v3";
     case ORTKIT_CPU_X86_64_V4: return "x86-64-v4";
+    case ORTKIT_CPU_X86_64_V4_VNNI: return "x86-64-v4-vnni";
     case ORTKIT_CPU_X86_64_V4_BF16: return "x86-64-v4-bf16";
     case ORTKIT_CPU_X86_64_V4_AMX: return "x86-64-v4-amx";
     case ORTKIT_CPU_AARCH64: return "aarch64";
@@ -40,7 +41,7 @@ constexpr uint32_t kExtendedEcxV2 = Bits(0);                  // LAHF
 constexpr uint32_t kExtendedEcxV3 = Bits(5);                  // LZCNT
 constexpr uint32_t kSavesYmm = Bits(1, 2);                    // XCR0: SSE, AVX state
 constexpr uint32_t kSavesZmm = Bits(1, 2, 5, 6, 7);           // and the AVX-512 state
-constexpr uint32_t kLeaf7EcxBf16 = Bits(11);                  // AVX512-VNNI
+constexpr uint32_t kLeaf7EcxVnni = Bits(11);                  // AVX512-VNNI
 constexpr uint32_t kLeaf7Part1EaxBf16 = Bits(5);              // AVX512-BF16
 constexpr uint32_t kLeaf7EdxAmx = Bits(22, 24, 25);           // AMX-BF16 TILE INT8
 constexpr uint32_t kSavesTiles = Bits(17, 18);                // XCR0: the tiles' shapes and data
@@ -52,7 +53,8 @@ OrtkitCpu LevelOf(const CpuWords& cpu) {
   if (!Has(cpu.leaf1_ecx, kLeaf1EcxV3) || !Has(cpu.extended_ecx, kExtendedEcxV3)) return ORTKIT_CPU_X86_64_V2;
   if (!Has(cpu.leaf7_ebx, kLeaf7EbxV3) || !Has(cpu.saved_state, kSavesYmm)) return ORTKIT_CPU_X86_64_V2;
   if (!Has(cpu.leaf7_ebx, kLeaf7EbxV4) || !Has(cpu.saved_state, kSavesZmm)) return ORTKIT_CPU_X86_64_V3;
-  if (!Has(cpu.leaf7_ecx, kLeaf7EcxBf16) || !Has(cpu.leaf7_part1_eax, kLeaf7Part1EaxBf16)) return ORTKIT_CPU_X86_64_V4;
+  if (!Has(cpu.leaf7_ecx, kLeaf7EcxVnni)) return ORTKIT_CPU_X86_64_V4;
+  if (!Has(cpu.leaf7_part1_eax, kLeaf7Part1EaxBf16)) return ORTKIT_CPU_X86_64_V4_VNNI;
   if (!Has(cpu.leaf7_edx, kLeaf7EdxAmx) || !Has(cpu.saved_state, kSavesTiles)) return ORTKIT_CPU_X86_64_V4_BF16;
   return ORTKIT_CPU_X86_64_V4_AMX;
 }

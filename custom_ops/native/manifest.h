@@ -37,8 +37,9 @@ typedef enum OrtkitCpu {
   ORTKIT_CPU_X86_64_V2 = 2,
   ORTKIT_CPU_X86_64_V3 = 3,
   ORTKIT_CPU_X86_64_V4 = 4,
-  ORTKIT_CPU_X86_64_V4_BF16 = 5, /* and AVX512-BF16, AVX512-VNNI */
-  ORTKIT_CPU_X86_64_V4_AMX = 6,  /* and AMX tiles of bfloat16 and int8 */
+  ORTKIT_CPU_X86_64_V4_VNNI = 5, /* and AVX512-VNNI */
+  ORTKIT_CPU_X86_64_V4_BF16 = 6, /* and AVX512-BF16 */
+  ORTKIT_CPU_X86_64_V4_AMX = 7,  /* and AMX tiles of bfloat16 and int8 */
   ORTKIT_CPU_AARCH64 = 16
 } OrtkitCpu;
 

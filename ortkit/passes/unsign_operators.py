@@ -14,7 +14,7 @@ from ortkit.analysis.quantized_operators import is_quantized_product, operands_o
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
-from ortkit.targets.cpu import has_bf16
+from ortkit.targets.cpu import multiplies_bytes
 
 _INT8 = ir.DataType.INT8
 #: What 128 more makes of a number or zero point of 0.
@@ -68,7 +68,7 @@ class UnsignOperators(GraphPass):
     def run(self, scope: Scope) -> None:
         if not scope.traits.is_host or scope.traits.has_signed_int8(scope.target.level):
             return
-        is_exact = has_bf16(scope.target.resolved().level)
+        is_exact = multiplies_bytes(scope.target.level)
         for group in _groups(scope):
             first = next(filter(is_quantized_product, group.nodes), None)
             if first is None:

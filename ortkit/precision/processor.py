@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ortkit.targets.cpu import has_bf16, native_level
-
-#: Levels that have int8 dot products summed in 32 bits.
-_EXACT = ("x86-64-v4-bf16", "x86-64-v4-amx", "aarch64")
-_FLAGS = ("avx512_vnni", "avx_vnni")
+from ortkit.targets.cpu import has_bf16, multiplies_bytes, native_level
 
 
 def weight_bits(level: str) -> int:
@@ -17,11 +11,7 @@ def weight_bits(level: str) -> int:
     Args:
         level: A processor level of `ortkit.targets.cpu`, or `native`.
     """
-    if level == "native":
-        level = native_level()
-        if not level.startswith("x86") or _has_vnni():
-            return 8
-    return 8 if level in _EXACT else 7
+    return 8 if multiplies_bytes(level) else 7
 
 
 def bf16_refusal(level: str) -> str:
@@ -33,12 +23,3 @@ def bf16_refusal(level: str) -> str:
     if level == "native":
         level = native_level()
     return "" if has_bf16(level) else f"processors of level {level} have no bfloat16 products"
-
-
-def _has_vnni() -> bool:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    found = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return not set(found.split()).isdisjoint(_FLAGS)

@@ -1,7 +1,7 @@
 """The levels of processors that kernels are built for.
 
-Those of the x86-64 psABI, and two above them that have instructions for bfloat16: `x86-64-v4-bf16`
-(AVX512-BF16 and AVX512-VNNI) and `x86-64-v4-amx` (the tiles of AMX as well).
+Those of the x86-64 psABI, and three above them: `x86-64-v4-vnni` (AVX512-VNNI, products of bytes),
+`x86-64-v4-bf16` (and AVX512-BF16, those of bfloat16) and `x86-64-v4-amx` (and the tiles of AMX).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ LEVELS: dict[str, int] = {
     "x86-64-v2": 2,
     "x86-64-v3": 3,
     "x86-64-v4": 4,
-    "x86-64-v4-bf16": 5,
-    "x86-64-v4-amx": 6,
+    "x86-64-v4-vnni": 5,
+    "x86-64-v4-bf16": 6,
+    "x86-64-v4-amx": 7,
     "aarch64": 16,
 }
 
@@ -31,9 +32,13 @@ _ADDED_FLAGS: dict[str, str] = {
     "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
     "x86-64-v3": "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
     "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
-    "x86-64-v4-bf16": "avx512_bf16 avx512_vnni",
+    "x86-64-v4-vnni": "avx512_vnni",
+    "x86-64-v4-bf16": "avx512_bf16",
     "x86-64-v4-amx": "amx_bf16 amx_int8 amx_tile",
 }
+
+# Either makes ONNX Runtime's products of bytes exact; kernels of ours use the first.
+_VNNI_FLAGS = frozenset({"avx512_vnni", "avx_vnni"})
 
 # Processors whose rates are known apart from those of their level: vendor, family, and models. The
 # first that fits counts.
@@ -104,6 +109,36 @@ def level_of(flags: frozenset[str], has_tiles: Callable[[], bool] = lambda: True
 def has_bf16(level: str) -> bool:
     """Say whether a level has instructions for products of bfloat16."""
     return level in ("x86-64-v4-bf16", "x86-64-v4-amx")
+
+
+def has_vnni(level: str) -> bool:
+    """Say whether a level has AVX512-VNNI, which adds up four products of bytes in 32 bits."""
+    return level in ("x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
+
+
+def saturates_products() -> bool:
+    """Say whether ONNX Runtime's products of uint8 and int8 saturate on this machine.
+
+    Its kernels for AVX2 and AVX-512 without VNNI (1.31.1) add up two products in 16 bits; those
+    for older processors do not. AVX-VNNI is that of processors without AVX-512.
+    """
+    return saturates_with(_cpu_flags())
+
+
+def saturates_with(flags: frozenset[str]) -> bool:
+    """Say whether they do on a processor with flags as /proc/cpuinfo has them."""
+    return "avx2" in flags and flags.isdisjoint(_VNNI_FLAGS)
+
+
+def multiplies_bytes(level: str) -> bool:
+    """Say whether ONNX Runtime's products of uint8 and any int8 are exact at a level.
+
+    Args:
+        level: A name of `LEVELS`, or "native": this machine's flags say so.
+    """
+    if level == "native":
+        return not saturates_products()
+    return has_vnni(level) or not level.startswith("x86-64")
 
 
 def has_tiles(level: str) -> bool:

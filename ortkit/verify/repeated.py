@@ -80,7 +80,7 @@ class RepeatedVerifier(Verifier):
     def _run(
         self,
         state: Reference,
-        path: Path,
+        paths: tuple[Path, Path],
         folder: Path,
         library: Path | None,
         ops: tuple[str, ...],
@@ -91,7 +91,7 @@ class RepeatedVerifier(Verifier):
         if len(ops) == sum(item["count"] for item in here.not_run):
             return [ran, replace(ran, not_run=tuple(here.not_run))]
         setting = Setting(
-            path, folder / "optimized", True, self._custom_ops, kernels=library, fused=ops
+            paths[1], folder / "optimized", True, self._custom_ops, kernels=library, fused=ops
         )
         (deployed,) = run_within(state.budget, [setting], state.feeds, len(state.feeds))
         return [replace(ran, inputs=deployed.inputs, outputs=deployed.outputs), deployed]

@@ -26,6 +26,7 @@ from ortkit.verify.accuracy import DEFAULT, Allowance
 from ortkit.verify.batch_judging import Judging, judges_here
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
+from ortkit.verify.exact_products import make_products_exact
 from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.guard_coverage import (
     GuardCoverage,
@@ -82,6 +83,7 @@ class RewriteStage:
             custom_ops: Libraries that the models need to load at all.
         """
         self._original = widened(original)
+        make_products_exact(self._original)
         round_biases(self._original)
         self._values = computed_values(self._original)
         self._shapes = Shapes.infer(self._original)
@@ -131,6 +133,7 @@ class RewriteStage:
         self._kept_seconds = kept_seconds
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
+        make_products_exact(wide)
         round_biases(wide)
         if allowance.stated:
             saturate(wide, self._original)

@@ -22,6 +22,7 @@ from ortkit.verify.accuracy import Allowance
 from ortkit.verify.batch_judging import judges_here
 from ortkit.verify.budget import Budget, check_budget
 from ortkit.verify.empty_batch import empty_batch
+from ortkit.verify.exact_products import exact_weights, make_products_exact, with_exact_products
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds
 from ortkit.verify.inputs.own_limits import own_limit_sets
@@ -130,6 +131,8 @@ class Verifier:
         self._only_wide = ""
         """Why models are compared in float32 only; empty if they are not."""
         self._path = Path()
+        self._exact: frozenset[str] = frozenset()
+        """The original's weights with which ONNX Runtime's products saturate here."""
         self._stage: RewriteStage | None = None
         self._beside: dict[tuple[str, ...], Verifier] = {}
         self._stack = ExitStack()
@@ -146,7 +149,10 @@ class Verifier:
         try:
             self._path = path = self._as_file(self._original, "original")
             self._opened = opened = open_model(path)
-            if zero_undefined(opened, "original"):
+            is_changed = zero_undefined(opened, "original")
+            is_changed |= bool(make_products_exact(opened))
+            self._exact = exact_weights(opened)
+            if is_changed:
                 self._path = path = self._as_file(opened, "defined")
             request = self._request(opened, path)
             self._state = self._reference(request, self._folder() / "reference")
@@ -294,7 +300,8 @@ class Verifier:
             opened = widened(opened)
             path, library = self._as_file(opened, f"{folder.name}w"), None
         ops, custom_ops = fused_ops_in(path), self._custom_ops
-        run = partial(self._run, state, path, folder, library, ops)
+        paths = self._exact_files(opened, path, folder.name)
+        run = partial(self._run, state, paths, folder, library, ops)
         with begun(run) if self._runs_beside(state, library, values) else nullcontext(run) as ran:
             rewrites = values or self._rewrites(state).check(opened, allowance, kept, keeps_names)
             if rewrites.wrong:
@@ -367,17 +374,33 @@ class Verifier:
     def _run(
         self,
         state: Reference,
-        path: Path,
+        paths: tuple[Path, Path],
         folder: Path,
         library: Path | None,
         ops: tuple[str, ...],
     ) -> list[SessionResult]:
         """Run a candidate with optimizations off, and under deploy settings."""
+        plain, optimized = paths
         deployed = Setting(
-            path, folder / "optimized", True, self._custom_ops, kernels=library, fused=ops
+            optimized, folder / "optimized", True, self._custom_ops, kernels=library, fused=ops
         )
-        settings = [Setting(path, folder / "plain", False, self._custom_ops), deployed]
+        settings = [Setting(plain, folder / "plain", False, self._custom_ops), deployed]
         return run_within(state.budget, settings, state.feeds, len(state.feeds))
+
+    def _exact_files(self, candidate: ir.Model, path: Path, name: str) -> tuple[Path, Path]:
+        """Return a candidate's files without optimizations and deployed, with exact products.
+
+        Deployed those products may saturate with which the original's do; no others.
+        """
+        plain = with_exact_products(candidate)
+        if plain is candidate:
+            return path, path
+        deployed = candidate.clone()
+        is_changed = make_products_exact(deployed, self._exact)
+        return (
+            self._as_file(plain, f"{name}p"),
+            self._as_file(deployed, f"{name}e") if is_changed else path,
+        )
 
     def _runs_beside(
         self, state: Reference, library: Path | None, values: RewriteCheck | None

@@ -29,7 +29,7 @@ from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
-LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
 HERE = [level for level in LEVELS if cpu.runs_here(level)]
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine has no AVX2")
 

@@ -27,8 +27,9 @@ from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
+from tests.exact_sums import exact
 
-LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
 HERE = [level for level in LEVELS if cpu.runs_here(level)]
 
 #: Ragged ends of rows, lines and columns; strides, holes and pads that differ by side.
@@ -112,8 +113,10 @@ def computed(
 
 
 def expected(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """Return what ONNX Runtime's own kernels make of it."""
-    made = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    """Return what ONNX Runtime's own kernels make of it, with exact sums."""
+    made = ort.InferenceSession(
+        exact(proto).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return made.run(None, feeds)[0]
 
 
@@ -140,7 +143,8 @@ def computed_by_body(net: Convolution, proto: onnx.ModelProto) -> np.ndarray:
         one.signature, inputs=tuple(replace(spec, name=name) for spec, name in specs)
     )
     held = [np.asarray(weight) for weight in one.weights]
-    made = session(fused_model(renamed))
+    body = exact(onnx.ModelProto.FromString(fused_model(renamed)))
+    made = session(body.SerializeToString())
     return made.run(None, dict(zip(names, [*feeds, *held], strict=True)))[0].transpose(0, 3, 1, 2)
 
 

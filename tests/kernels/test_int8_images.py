@@ -26,7 +26,7 @@ from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
-LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16")
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16")
 HERE = [level for level in LEVELS if cpu.runs_here(level)]
 #: Lines of 64, 16 and fewer channels.
 SIZES = {"few channels": (2, 3, 5, 6), "many": (1, 150, 7, 4), "whole": (3, 64, 1, 9)}

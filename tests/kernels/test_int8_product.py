@@ -27,8 +27,9 @@ from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
+from tests.exact_sums import exact
 
-LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
 HERE = [level for level in LEVELS if cpu.runs_here(level)]
 #: Ragged ends of K, of rows and of columns; several panels; a single row.
 SIZES = {
@@ -97,8 +98,10 @@ def computed(net: Net, proto: onnx.ModelProto, level: str, build: KernelBuild) -
 
 
 def expected(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """Return what ONNX Runtime's own kernels make of it."""
-    made = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    """Return what ONNX Runtime's own kernels make of it, with exact sums."""
+    made = ort.InferenceSession(
+        exact(proto).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return made.run(None, feeds)[0]
 
 

@@ -23,7 +23,7 @@ from ortkit.refusal import Refused
 from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
-LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
 HERE = [level for level in LEVELS if cpu.runs_here(level)]
 TILES, VNNI = "x86-64-v4-amx", "x86-64-v4-bf16"
 TAILS = {

@@ -169,7 +169,7 @@ def test_no_kernel_for_other_levels() -> None:
 
 
 FAULTS = {
-    "overlap at the threshold": ("_CMP_GT_OQ)\n#define IS_NOT", "_CMP_GE_OQ)\n#define IS_NOT"),
+    "overlap at the threshold": ("_CMP_GT_OQ", "_CMP_GE_OQ"),
     "the last of equal scores": ("(0xffffffffu - (uint32_t)number)", "(uint32_t)number"),
     "one box too few": ("< task->most ? MORE", "< task->most - 1 ? MORE"),
     "the table of another box": ("lanes << i % 64", "lanes << (i + 1) % 64"),

@@ -563,7 +563,7 @@ void LevelsOfProcessors() {
       {"Skylake server", {0x7FFEFBFF, 0x121, 0xD39FFFFB, 0xE7}, ORTKIT_CPU_X86_64_V4},
       {"Skylake server whose system saves no AVX-512 state", {0x7FFEFBFF, 0x121, 0xD39FFFFB, 0x7}, ORTKIT_CPU_X86_64_V3},
       {"Zen 4", {0x7EF8320B, 0x75C237FF, 0xF1BF97A9, 0xE7, 0x00405FCE, 0x10000010, 0x20}, ORTKIT_CPU_X86_64_V4_BF16},
-      {"Zen 4 whose hypervisor hides AVX512-BF16", {0x7EF8320B, 0x75C237FF, 0xF1BF97A9, 0xE7, 0x00405FCE, 0x10000010, 0}, ORTKIT_CPU_X86_64_V4},
+      {"Zen 4 whose hypervisor hides AVX512-BF16", {0x7EF8320B, 0x75C237FF, 0xF1BF97A9, 0xE7, 0x00405FCE, 0x10000010, 0}, ORTKIT_CPU_X86_64_V4_VNNI},
       {"Sapphire Rapids", {0xFFFA3203, 0x121, 0xF1BF2FFB, 0x600E7, 0x1A415F46, 0x23C14010, 0x1C30}, ORTKIT_CPU_X86_64_V4_AMX},
       {"Sapphire Rapids whose system saves no tiles", {0xFFFA3203, 0x121, 0xF1BF2FFB, 0xE7, 0x1A415F46, 0x23C14010, 0x1C30}, ORTKIT_CPU_X86_64_V4_BF16},
       {"Skylake server without AVX512VL", {0x7FFEFBFF, 0x121, 0x539FFFFB, 0xE7}, ORTKIT_CPU_X86_64_V3},

@@ -131,7 +131,13 @@ def test_what_is_left_alone(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("level", "is_done"),
-    [("x86-64-v3", False), ("x86-64-v4", False), ("x86-64-v4-amx", True), ("aarch64", False)],
+    [
+        ("x86-64-v3", False),
+        ("x86-64-v4", False),
+        ("x86-64-v4-vnni", True),
+        ("x86-64-v4-amx", True),
+        ("aarch64", False),
+    ],
 )
 def test_weights_of_eight_bits(level: str, is_done: bool) -> None:
     model = network("r = Identity(q)")

@@ -12,6 +12,7 @@ from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.products import Product, find_products
 from ortkit.rewrite.log import RewriteLog
+from tests.exact_sums import exact_in_graph
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>'
 
@@ -45,11 +46,13 @@ def checked(model: ir.Model) -> onnx.ModelProto:
 
 
 def run(model: ir.Model, **feeds: np.ndarray) -> list[np.ndarray]:
-    """Run a model, with ONNX Runtime's optimizations on."""
+    """Run a model with ONNX Runtime's optimizations on, and exact sums of bytes."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(
-        checked(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        exact_in_graph(checked(model)).SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
     )
     return session.run(None, feeds)
 

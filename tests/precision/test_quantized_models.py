@@ -14,6 +14,7 @@ from onnxruntime.quantization import QuantType, quantize_static
 import models
 import ortkit
 from ortkit.targets.cpu import has_signed_kernels
+from tests.exact_sums import exact_in_graph
 from tests.precision.helpers import off_by
 
 #: What ONNX Runtime makes of quantized groups; each of them is a kernel on integers.
@@ -43,7 +44,8 @@ def deployed(
     options.optimized_model_filepath = str(path.with_suffix(".deployed.onnx"))
     if library is not None:
         options.register_custom_ops_library(str(library))
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    model = exact_in_graph(onnx.load(path)).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     nodes = onnx.load(options.optimized_model_filepath).graph.node
     found = Counter(node.op_type for node in nodes if node.op_type in INTEGER)
     return found, session.run(None, feeds)[0]

@@ -17,7 +17,7 @@ from ortkit.kernels.layouts.int8_panels import GROUP, WIDTH, filter_layout, join
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import has_bf16, has_tiles
+from ortkit.targets.cpu import has_tiles, has_vnni
 
 from ...forms.gemm_int8 import Filters, Int8Form, read_int8
 from ..gemm.int8 import LEVELS, finish_picoseconds, multiply_picoseconds
@@ -71,7 +71,7 @@ class Int8Convolution:
     def is_direct(self, level: str) -> bool:
         """Say whether rows are read where they lie: single pixels, in the type that they have."""
         window = self.filters.window
-        has_bytes = has_bf16(level) or self.form.is_narrow
+        has_bytes = has_vnni(level) or self.form.is_narrow
         if has_tiles(level) and self.group_depth % GROUP:
             return False
         return has_bytes and window.kernel == (1, 1) and not any(window.pads)
@@ -115,7 +115,7 @@ class Int8Convolution:
         if self.filters.is_depthwise and self.filters.window.taps > _MOST_TAPS:
             return Refused(f"depthwise filters of {self.filters.window.taps} places")
         depth = self.depth.all_groups * GROUP
-        if not has_bf16(level) and not self.filters.is_depthwise and depth > _MOST_PAIRS:
+        if not has_vnni(level) and not self.filters.is_depthwise and depth > _MOST_PAIRS:
             return Refused(f"filters of {depth} numbers, more than {_MOST_PAIRS}, without VNNI")
         return None
 

@@ -25,7 +25,13 @@ _SOURCE = Path(__file__).with_suffix(".c")
 _BOXES, _SCORES, _MOST, _IOU, _THRESHOLD = range(5)
 _DTYPES = ("float32", "float32", "int64", "float32", "float32")
 # Floats of a vector. ONNX Runtime for x86-64 contracts nothing, which is not known of others.
-_LANES = {"x86-64-v3": 8, "x86-64-v4": 16, "x86-64-v4-bf16": 16, "x86-64-v4-amx": 16}
+_LANES = {
+    "x86-64-v3": 8,
+    "x86-64-v4": 16,
+    "x86-64-v4-vnni": 16,
+    "x86-64-v4-bf16": 16,
+    "x86-64-v4-amx": 16,
+}
 # A box of a class, where most are above the threshold: ONNX Runtime's and ours on one thread of a
 # Xeon with AVX-512 (onnxruntime 1.31.1, 2026-11-29), for 80 boxes.
 _RUNTIME_NS, _OURS_NS = 730.0, 51.0

@@ -17,7 +17,7 @@ from ortkit.kernels.layouts.int8_panels import WIDTH
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, product
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import has_bf16, has_tiles
+from ortkit.targets.cpu import has_tiles, has_vnni
 
 from ...forms.gemm_int8 import Floats, Int8Form, read_int8
 from ..tile.program import Panels
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
 #: Processor levels that have kernels.
-LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
 # K, where rows and a panel are copied to 16 bits on the stack: 600 KB.
 _MOST_PAIRS = 8192
 # Of units that work is cut into at least, if there are rows for it.
@@ -61,7 +61,7 @@ def multiply_picoseconds(of: Int8Form, level: str) -> float:
     """Return the time of a product of two bytes."""
     if has_tiles(level) and (of.filters is None or not of.filters.is_depthwise):
         return _TILES_PICOSECONDS
-    if has_bf16(level):
+    if has_vnni(level):
         return _VNNI_PICOSECONDS
     return _NARROW_PICOSECONDS if of.is_narrow else _PAIR_PICOSECONDS
 
@@ -85,7 +85,7 @@ class Int8Product:
         """Say why there is no kernel for a processor level."""
         if level not in LEVELS:
             return Refused(f"processors of level {level} have no int8 dot products")
-        if not has_bf16(level) and self.form.depth > _MOST_PAIRS:
+        if not has_vnni(level) and self.form.depth > _MOST_PAIRS:
             return Refused(f"K = {self.form.depth}, more than {_MOST_PAIRS}, without VNNI")
         return None
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortkit.targets.cpu import has_bf16
+from ortkit.targets.cpu import has_vnni
 
 from ..tile.registers import VECTOR
 from .nbits_emitter import BYTES, NBitsEmitter
@@ -318,7 +318,7 @@ class Int8Emitter(NBitsEmitter):
     @property
     def has_vnni(self) -> bool:
         """Whether the processor adds up four products at once, whatever they are."""
-        return has_bf16(self.processor)
+        return has_vnni(self.processor)
 
     @property
     def has_dot4(self) -> bool:

@@ -16,7 +16,7 @@ from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, product
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import has_bf16, has_tiles
+from ortkit.targets.cpu import has_bf16, has_tiles, has_vnni
 
 from ...forms.gemm_nbits import INT8_LEVEL, STEP, NBitsForm, read_nbits
 from .bf16_emitter import PAIRS
@@ -27,7 +27,7 @@ from .nbits_int8_writer import Int8Writer
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Expr
 
-_LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
+_LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
 # Of a row and a column, of one core: 1,000 GFLOP/s by tiles, 350 with VNNI, 150 without.
 _TILES_PICOSECONDS, _VNNI_PICOSECONDS, _AVX_PICOSECONDS = 2, 6, 13
 # A core reads weights at 11 GB/s from memory.
@@ -62,7 +62,7 @@ class NBitsProduct:
         if of.level != INT8_LEVEL:
             tiles = f"tiles for blocks of {of.block}" if has_tiles(level) else "tiles"
             return Refused(f"processors of level {level} have no {tiles}")
-        if of.bits == 8 and not has_bf16(level):
+        if of.bits == 8 and not has_vnni(level):
             return Refused(f"processors of level {level} have no VNNI, for weights in 8 bits")
         return None
 
@@ -84,7 +84,7 @@ class NBitsProduct:
     def launch(self, level: str) -> Launch:
         """Units are panels of columns; points are rows."""
         of = self.form
-        each = _VNNI_PICOSECONDS if has_bf16(level) else _AVX_PICOSECONDS
+        each = _VNNI_PICOSECONDS if has_vnni(level) else _AVX_PICOSECONDS
         each = _TILES_PICOSECONDS if self._has_tiles(level) else each
         bytes_read = of.columns * (of.depth * of.bits // 8 + of.depth // of.block * 4)
         return Launch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortkit.targets.cpu import has_bf16
+from ortkit.targets.cpu import has_bf16, has_vnni
 
 from ..tile.registers import VECTOR
 from .bf16_emitter import SUM, Bf16Emitter
@@ -175,6 +175,8 @@ class NBitsEmitter(Bf16Emitter):
         """Modules of LLVM with functions that the kernel calls."""
         if has_bf16(self.processor):
             return (*super().llvm, _FUNCTIONS, _VNNI)
+        if has_vnni(self.processor):
+            return (SUM, _FUNCTIONS, _VNNI)
         return (SUM, _FUNCTIONS, _AVX512 if "-v4" in self.processor else _AVX2)
 
     def dot4(self, total: Expr, a: Expr, b: Expr) -> Expr:

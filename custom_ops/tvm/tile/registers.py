@@ -36,6 +36,7 @@ REGISTERS: dict[str, RegisterFile] = {
     "x86-64-v2": RegisterFile(16, 4),
     "x86-64-v3": RegisterFile(16, 8),
     "x86-64-v4": RegisterFile(32, 16),
+    "x86-64-v4-vnni": RegisterFile(32, 16),
     "x86-64-v4-bf16": RegisterFile(32, 16),
     "x86-64-v4-amx": RegisterFile(32, 16),
     "aarch64": RegisterFile(32, 4),

@@ -12,7 +12,7 @@ from ortkit.fusion.int8.grids import Array, Grid, quotient
 from ortkit.fusion.int8.products import IntegerProduct
 from ortkit.kernels.layouts.int8_panels import NARROW
 from ortkit.rewrite.scope import Scope
-from ortkit.targets.cpu import has_bf16
+from ortkit.targets.cpu import has_vnni
 
 #: The opset from which on Clip takes bytes.
 _CLIPS_BYTES = 12
@@ -99,7 +99,7 @@ class ProductWriter:
         target = self.scope.target
         if not target.traits.is_host or self.scope.opset() < _CLIPS_BYTES:
             return False
-        return self.product.matrix.can_be_narrow and not has_bf16(target.resolved().level)
+        return self.product.matrix.can_be_narrow and not has_vnni(target.resolved().level)
 
     def _sums(self, x: str, weights: str) -> str:
         """Write the exact sums; what zero points of x take off is known but for these."""

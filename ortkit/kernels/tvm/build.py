@@ -11,9 +11,11 @@ from ortkit.errors import KernelError
 
 # AVX-512 at full width; LLVM's generic v4 tuning would stay at 256 bits.
 _WIDE = "-prefer-256-bit"
+_VNNI = (_WIDE, "+avx512vnni")
 _BF16 = (_WIDE, "+avx512bf16", "+avx512vnni")
 _ATTRIBUTES = {
     "x86-64-v4": (_WIDE,),
+    "x86-64-v4-vnni": _VNNI,
     "x86-64-v4-bf16": _BF16,
     "x86-64-v4-amx": (*_BF16, "+amx-tile", "+amx-bf16", "+amx-int8"),
 }
