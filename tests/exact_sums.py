@@ -8,7 +8,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from ortkit.verify.exact_products import make_products_exact, with_exact_products
+from ortkit.verify.lowered.exact_products import make_products_exact, with_exact_products
 
 
 def exact(model: onnx.ModelProto) -> onnx.ModelProto:

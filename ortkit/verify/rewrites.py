@@ -26,7 +26,6 @@ from ortkit.verify.accuracy import DEFAULT, Allowance
 from ortkit.verify.batch_judging import Judging, judges_here
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
-from ortkit.verify.exact_products import make_products_exact
 from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.guard_coverage import (
     GuardCoverage,
@@ -36,6 +35,7 @@ from ortkit.verify.inputs.guard_coverage import (
     read_coverage,
 )
 from ortkit.verify.limits import value_bytes
+from ortkit.verify.lowered.exact_products import make_products_exact
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.lowered.whole_biases import round_biases

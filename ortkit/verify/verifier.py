@@ -22,7 +22,6 @@ from ortkit.verify.accuracy import Allowance
 from ortkit.verify.batch_judging import judges_here
 from ortkit.verify.budget import Budget, check_budget
 from ortkit.verify.empty_batch import empty_batch
-from ortkit.verify.exact_products import exact_weights, make_products_exact, with_exact_products
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds
 from ortkit.verify.inputs.own_limits import own_limit_sets
@@ -30,6 +29,11 @@ from ortkit.verify.inputs.sets import InputSet
 from ortkit.verify.judging import judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
+from ortkit.verify.lowered.exact_products import (
+    exact_weights,
+    make_products_exact,
+    with_exact_products,
+)
 from ortkit.verify.model_file import as_file
 from ortkit.verify.perturbed.runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type

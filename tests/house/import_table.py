@@ -152,7 +152,7 @@ MAY_IMPORT = {
     ),
     "verify/inputs": "graph/* operators verify",
     "verify/kernels": "graph/* isolation kernels/* operators runtime targets verify verify/inputs",
-    "verify/lowered": "graph operators verify verify/inputs verify/perturbed",
+    "verify/lowered": "graph graph/shapes operators targets verify verify/inputs verify/perturbed",
     "verify/perturbed": "graph/* operators runtime verify verify/inputs",
 }
 

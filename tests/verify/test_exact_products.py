@@ -10,8 +10,12 @@ import pytest
 from onnx import numpy_helper, parser
 
 from ortkit.targets import cpu
-from ortkit.verify import exact_products
-from ortkit.verify.exact_products import exact_weights, make_products_exact, with_exact_products
+from ortkit.verify.lowered import exact_products
+from ortkit.verify.lowered.exact_products import (
+    exact_weights,
+    make_products_exact,
+    with_exact_products,
+)
 from ortkit.verify.verifier import Verifier
 
 DEPTH, COLUMNS = 70, 33
