@@ -159,7 +159,8 @@ def _placement_notes(session: Any, providers: tuple[str, ...], *, fallback: bool
         return []
     if all(one.provider == CPU for one in placement) and not fallback:
         raise UserError(
-            f"{first} takes none of the model's nodes", fix="target='cpu', or fallback=True"
+            f"{first} takes none of the model's nodes",
+            fix="target='cpu'; in Python also fallback=True",
         )
     named = ", ".join(elsewhere[:6]) + (", ..." if len(elsewhere) > 6 else "")
     return [f"nodes by provider: {providers_text(placement)}; not on {short_name(first)}: {named}"]

@@ -195,9 +195,10 @@ def _full_name(given: str, known: Sequence[str]) -> str:
 
 
 def _how(name: str) -> str:
+    install = "install a build of ONNX Runtime that has it"
     if name == CUDA:
-        return 'install onnxruntime-gpu in place of onnxruntime (".[cuda]"), or fallback=True'
-    return "install a build of ONNX Runtime that has it, or fallback=True"
+        install = 'install onnxruntime-gpu in place of onnxruntime (".[cuda]")'
+    return f"{install}; in Python also fallback=True"
 
 
 def _text(value: object) -> str:
