@@ -28,15 +28,25 @@ class Errors:
     absolute: np.ndarray
 
     @classmethod
-    def of(cls, expected: np.ndarray, actual: np.ndarray, epsilon: float) -> Errors:
-        """Return the errors of [rows, n] beside [rows, n]."""
+    def of(
+        cls, expected: np.ndarray, actual: np.ndarray, epsilon: float, least: float = 0.0
+    ) -> Errors:
+        """Return the errors of [rows, n] beside [rows, n].
+
+        Args:
+            expected: What is right.
+            actual: What is judged.
+            epsilon: Of the type of the result.
+            least: The smallest normal number of that type. Numbers below are as far from each
+                other as those there, so rows below are judged at this scale.
+        """
         with np.errstate(invalid="ignore", over="ignore"):
             absolute = np.abs(expected - actual).max(axis=1)
         scales = np.abs(expected).max(axis=1)
         peak = scales.max()
         if peak > _SENTINEL_LEAST:
             return cls(row_errors(expected, actual)[0] / epsilon, absolute)
-        scales = np.maximum(scales, max(PEAK_PART * peak, SCALE_FLOOR))
+        scales = np.maximum(scales, max(PEAK_PART * peak, SCALE_FLOOR, least))
         return cls(absolute / scales / epsilon, absolute)
 
     @property

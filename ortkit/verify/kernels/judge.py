@@ -1,6 +1,6 @@
 """Whether what a kernel gives is as near to its body in float64 as its body is.
 
-For the process that runs kernels: it imports numpy only.
+For the process that runs kernels: it imports numpy and its types only.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import ml_dtypes
 import numpy as np
 
 from ortkit.verify.kernels.errors import Errors, nearest
@@ -129,6 +130,7 @@ def _classes(wide: np.ndarray) -> np.ndarray:
 
 def _judge_floats(index: int, wide: _Wide, dtype: str, roundings: float, moved: Moved) -> Found:
     epsilon = TOLERANCES[dtype].epsilon
+    least = float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
     few = FEW_ULPS * min(1.0, TOLERANCES[_COMPUTED_IN].epsilon / epsilon) + 1.0
     if not wide.got.size:
         return Found()
@@ -137,18 +139,18 @@ def _judge_floats(index: int, wide: _Wide, dtype: str, roundings: float, moved: 
     want, known, result = (
         wide.rows(values, shape) for values in (wide.reference, wide.body, wide.got)
     )
-    noise = Errors.of(want, known, epsilon)
+    noise = Errors.of(want, known, epsilon, least)
     own = noise.worst
     guides = [want]
     if own * epsilon > _DOUBTFUL:  # the reference is another function, or the body is no guide
-        guides, noise = [want, known], Errors.of(known, known, epsilon)
-    beside = [Errors.of(guide, result, epsilon) for guide in guides]
+        guides, noise = [want, known], Errors.of(known, known, epsilon, least)
+    beside = [Errors.of(guide, result, epsilon, least) for guide in guides]
     errors, ratios = nearest(beside, noise, roundings, few)
     if (ratios <= 1).all():
         return Found(errors.worst / roundings, own, float(ratios.max()))
     # A step of a quantization, or a difference of large terms, in the body itself.
     moves = [
-        Errors.of(wide.rows(wide.reference, shape), wide.rows(outputs[index], shape), epsilon)
+        Errors.of(want, wide.rows(outputs[index], shape), epsilon, least)
         for outputs in _moved_runs(moved, 1.0)
     ]
     errors, ratios = nearest(beside, noise, roundings, few, moves)
