@@ -39,8 +39,8 @@ _FLOAT = int(onnx.TensorProto.FLOAT)
 FP8_ARCHITECTURES = (89, 90, 100, 103, 120)
 #: Steps of twice as many numbers as in half precision are as many bytes.
 _TIMES = 2
-#: Elements of the rows' statistics.
-_STATISTICS = 256
+#: Elements of all rows that are read at once for their statistics: reads wait for each other.
+_STATISTICS = 8192
 #: Up to this N a block of a GEMV has two columns.
 _NARROW = 2560
 #: What rows may be that are not known.
@@ -84,7 +84,8 @@ class SmallMFp8Gemm(_Fp8Rows):
             *self.operands(), *map(Tensor, form.reads), *[None] * missing, Tensor(len(inputs)),
             Size(form.rows), form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
             norm is not None and norm.is_centred,
-            tile.rows, tile.columns, tile.depth, tile.parts, _STATISTICS, tile.stages,
+            tile.rows, tile.columns, tile.depth, tile.parts,
+            min(power(form.depth), _STATISTICS // tile.rows), tile.stages,
             len(form.weights) > 1, inputs[form.x].dtype == "bfloat16",
             *is_whole, *[False] * missing,
         )  # fmt: skip
