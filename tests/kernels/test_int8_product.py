@@ -22,6 +22,7 @@ from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import build_library, refusal
+from ortkit.kernels.tvm.build import assembly
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope, Whole
@@ -131,6 +132,16 @@ def test_extreme_operands_saturate_nothing(
     net.add("MatMulIntegerToFloat", ["x", "w", "one", "ws", "xz"], "o")
     got = computed(net, net.model(), level, KernelBuild(tmp_path, cache))
     np.testing.assert_array_equal(got, np.full((4, 32), (255 - zero) * -128.0 * 64))
+
+
+@pytest.mark.skipif(cpu.machine() != "x86-64", reason="levels are of x86-64")
+@pytest.mark.parametrize(("level", "is_used"), [("x86-64-v4", False), ("x86-64-v4-vnni", True)])
+def test_vnni_is_used_without_bfloat16(level: str, is_used: bool) -> None:
+    signature = found(MODELS["qdq"](Net(16, 64, 64)), level).signature
+    assert signature is not None
+    product = match(signature)
+    assert isinstance(product, Int8Product)
+    assert ("vpdpbusd" in assembly(product.lower("kernel", level), level)) == is_used
 
 
 def test_threads_change_nothing(tmp_path: Path, cache: KernelCache) -> None:

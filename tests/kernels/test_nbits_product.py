@@ -291,12 +291,20 @@ def assembly_for(level: str) -> str:
 
 
 @x86_64
-@pytest.mark.parametrize(("level", "instruction"), [(TILES, "tdpbf16ps"), (VNNI, "vpdpbusd")])
+@pytest.mark.parametrize(
+    ("level", "instruction"),
+    [
+        (TILES, "tdpbf16ps"),
+        (VNNI, "vpdpbusd"),
+        ("x86-64-v4-vnni", "vpdpbusd"),
+    ],
+)
 def test_vectors_stay_whole(level: str, instruction: str) -> None:
     """LLVM made each row of a transpose out of 16 vectors, with 240 shuffles."""
     text = assembly_for(level)
     assert instruction in text
     assert text.count("vpermt2") < 200
+    assert ("bf16" in text) == (level == TILES)
 
 
 # ---- what is refused
