@@ -41,6 +41,8 @@ from ortkit.precision.lowering import MAX_ERROR
 from scripts.benches import output
 from scripts.benches.cuda_decode import DECODERS, PROMPTS, TOKENS, measure_decoders
 from scripts.benches.cuda_decode import lines as decode_lines
+from scripts.benches.cuda_genai import lines as genai_lines
+from scripts.benches.cuda_genai import measure_genai
 from scripts.benches.cuda_kernels import lines, measure_kernels
 from scripts.benches.cuda_kernels_of import kernels_of
 from scripts.benches.cuda_limits import measure_fp8_limit, measure_limit
@@ -111,6 +113,11 @@ def main() -> int:
             rows = measure_decoders(folder, options.arch, options.rounds, chosen, sizes)
             results["decode"] = rows
             output.table("ms of the host (median)", *decode_lines(rows))
+        if options.parts == "genai":  # needs a package that no other part does
+            chosen = [one for one in DECODERS if re.search(options.only, one.title)]
+            rows = measure_genai(folder, options.arch, options.rounds, chosen)
+            results["genai"] = rows
+            output.table("ms of the host (median)", *genai_lines(rows))
         if options.parts in {"all", "padding"}:
             with _alone(options.gate):
                 rows = measure_padding(folder, options, kernels_of)
@@ -485,7 +492,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench cuda", description=__doc__)
     parser.add_argument(
         "--parts", default="all",
-        choices=("all", "models", "kernels", "nbits", "decode", "padding"),
+        choices=("all", "models", "kernels", "nbits", "decode", "genai", "padding"),
     )  # fmt: skip
     parser.add_argument("--only", default="", help="models by a regular expression")
     parser.add_argument("--tokens", action="store_true", help="of decoders, without prompts")

@@ -28,7 +28,9 @@ _RNG = np.random.default_rng(0)
 #: A prime number of random ones: matrices repeat them, shifted from row to row.
 _POOL = _RNG.standard_normal(1_000_003, np.float32)
 _SHIFT = 7919
-_BLOCK, _WORDS, _ROOM, _EACH, _TURNS = 32, 32000, 4096, 10, 8
+_BLOCK, _EACH, _TURNS = 32, 10, 8
+#: Words, and rows of a cache.
+WORDS, ROOM = 32000, 4096
 #: New rows, and keys with them: of a token, and of prompts.
 TOKENS, PROMPTS = ((1, 2048), (1, 4096)), ((16, 16), (512, 512), (2048, 2048))
 
@@ -59,7 +61,7 @@ class Decoder:
         """Weights that each token reads."""
         kv = self.kv_heads * (self.width // self.heads)
         layer = self.width * (2 * self.width + 2 * kv + 3 * self.hidden)
-        return self.layers * layer + self.width * _WORDS
+        return self.layers * layer + self.width * WORDS
 
     def bytes_of_token(self, keys: int) -> float:
         """Return the bytes of weights, and of keys and values, that a token reads."""
@@ -134,10 +136,10 @@ class _Writer:
         lengths = self._op("Cast", self._op("Sub", [counted[0], ends[1]]), to=TensorProto.INT32)[0]
         shape = self._op("Shape", ["attention_mask"])
         total = self._op("Cast", self._op("Gather", [shape[0], ends[1]]), to=TensorProto.INT32)[0]
-        angles = np.arange(_ROOM)[:, None] * 1e4 ** -(np.arange(width // 2) / (width // 2))
+        angles = np.arange(ROOM)[:, None] * 1e4 ** -(np.arange(width // 2) / (width // 2))
         cos, sin = (self._keep(f(angles).astype(np.float16)) for f in (np.cos, np.sin))
         rest = ""
-        (x,) = self._op("Gather", [self._half(_WORDS, of.width), "input_ids"])
+        (x,) = self._op("Gather", [self._half(WORDS, of.width), "input_ids"])
         caches, results = [], []
         for layer in range(of.layers):
             normed, rest = self._norm(x, rest)
@@ -159,14 +161,14 @@ class _Writer:
             (curved,) = self._op("Mul", [gate, self._op("Sigmoid", [gate])[0]])
             x = self._product(self._op("Mul", [curved, up])[0], of.hidden, of.width)
         normed, _ = self._norm(x, rest)
-        logits = self._product(normed, of.width, _WORDS)
+        logits = self._product(normed, of.width, WORDS)
         self._nodes.append(helper.make_node("Identity", [logits], ["logits"]))
         given = [
             _info("input_ids", TensorProto.INT64, ("batch", "rows")),
             _info("attention_mask", TensorProto.INT64, ("batch", "total")),
             *caches,
         ]
-        results.insert(0, _info("logits", TensorProto.FLOAT16, ("batch", "rows", _WORDS)))
+        results.insert(0, _info("logits", TensorProto.FLOAT16, ("batch", "rows", WORDS)))
         graph = helper.make_graph(self._nodes, "decoder", given, results, self._held)
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -178,10 +180,10 @@ def _info(name: str, dtype: int, shape: tuple[str | int, ...]) -> onnx.ValueInfo
 
 def feeds_of(of: Decoder, rows: int, keys: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return inputs of new rows, with which a cache with room for more has `keys` rows."""
-    mask = np.zeros((1, _ROOM), np.int64)
+    mask = np.zeros((1, ROOM), np.int64)
     mask[:, :keys] = 1
-    found = {"input_ids": _RNG.integers(0, _WORDS, (1, rows)), "attention_mask": mask}
-    shape = 1, of.kv_heads, _ROOM, of.width // of.heads
+    found = {"input_ids": _RNG.integers(0, WORDS, (1, rows)), "attention_mask": mask}
+    shape = 1, of.kv_heads, ROOM, of.width // of.heads
     for layer in range(of.layers):
         for kind in ("key", "value"):
             cache = np.resize(_POOL.astype(np.float16), shape)

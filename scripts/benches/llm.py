@@ -36,6 +36,8 @@ class Engine:
     def __init__(self, row: Row, sizes: Sizes) -> None:
         """Start it, and wait until its model is there."""
         self.row, self.words = row, sizes.words
+        #: New tokens of the last turn, by the tokens before them.
+        self.new: dict[int, list[int]] = {}
         command = [sys.executable, "-m", "scripts.benches.llm_worker", row.engine, row.path]
         self.process = subprocess.Popen(
             [*map(str, command), str(row.threads), str(sizes.context)],
@@ -70,6 +72,7 @@ class Engine:
         if found["tokens_cpu_ms"] is not None:
             each = found["tokens_cpu_ms"] / tokens
             self.row.token_cpu_ms.setdefault(prompt, []).append(each)
+        self.new[prompt] = list(found["new"])
         return list(found["token_ms"])
 
     def _ask(self, prompt: int, tokens: int) -> Mapping[str, Any]:

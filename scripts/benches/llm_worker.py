@@ -15,24 +15,29 @@ import numpy as np
 
 #: The least token that prompts are made of: those before it end a text.
 _FIRST = 2
-Generate = Callable[[list[int], int], tuple[float, list[float], float | None]]
-"""From a prompt and a number of tokens to what they take.
+Generate = Callable[[list[int], int], tuple[float, list[float], float | None, list[int]]]
+"""From a prompt and a number of tokens to what they take, and to the tokens.
 
-The ms of the prefill, those of each token, and the processor time of all tokens if it is known.
+The ms of the prefill, those of each token, the processor time of all tokens if it is known, and
+the new tokens, or none where the engine does not say them.
 """
 
 
 def genai(path: str, threads: int, _: int) -> Generate:
     """Return onnxruntime-genai; 0 threads: as the folder says."""
+    import onnxruntime
     import onnxruntime_genai
 
+    onnxruntime.preload_dlls()  # a provider of CUDA finds its libraries then
     config = onnxruntime_genai.Config(path)
     if threads:
         options = {"intra_op_num_threads": threads}
         config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
     model = onnxruntime_genai.Model(config)
 
-    def generate(prompt: list[int], tokens: int) -> tuple[float, list[float], float | None]:
+    def generate(
+        prompt: list[int], tokens: int
+    ) -> tuple[float, list[float], float | None, list[int]]:
         parameters = onnxruntime_genai.GeneratorParams(model)
         length = len(prompt) + tokens + 1
         parameters.set_search_options(max_length=length, min_length=length, do_sample=False)
@@ -47,7 +52,9 @@ def genai(path: str, threads: int, _: int) -> Generate:
             started = clock()
             generator.generate_next_token()
             elapsed.append(1e3 * (clock() - started))
-        return 1e3 * prefill, elapsed, 1e3 * (time.process_time() - before)
+        used = 1e3 * (time.process_time() - before)
+        new = generator.get_sequence(0)[len(prompt) :]
+        return 1e3 * prefill, elapsed, used, [int(each) for each in new]
 
     return generate
 
@@ -67,7 +74,9 @@ def llama_cpp(path: str, threads: int, context: int) -> Generate:
     parameters.warmup = False
     server = xllamacpp.Server(parameters)
 
-    def generate(prompt: list[int], tokens: int) -> tuple[float, list[float], float | None]:
+    def generate(
+        prompt: list[int], tokens: int
+    ) -> tuple[float, list[float], float | None, list[int]]:
         request = {
             "prompt": prompt, "n_predict": tokens + 1, "temperature": 0.0, "cache_prompt": False,
             "ignore_eos": True,
@@ -75,7 +84,7 @@ def llama_cpp(path: str, threads: int, context: int) -> Generate:
         found = server.handle_completions(request)
         found = json.loads(found) if isinstance(found, str) else found
         times = found["timings"]
-        return times["prompt_ms"], token_times(times, tokens), None
+        return times["prompt_ms"], token_times(times, tokens), None, []
 
     return generate
 
@@ -111,11 +120,11 @@ def main() -> None:
         asked = json.loads(line)
         prompt = random.integers(_FIRST, asked["words"], asked["prompt"]).tolist()
         began = time.process_time()
-        prefill, times, tokens_cpu = made(prompt, asked["tokens"])
+        prefill, times, tokens_cpu, new = made(prompt, asked["tokens"])
         used = 1e3 * (time.process_time() - began)
         answer = {
             "prefill_ms": prefill, "token_ms": times, "cpu_ms": used, "tokens_cpu_ms": tokens_cpu,
-            "resident": resident(),
+            "resident": resident(), "new": new,
         }  # fmt: skip
         print(json.dumps(answer), flush=True)
 
