@@ -18,8 +18,8 @@ _FIRST = 2
 Generate = Callable[[list[int], int], tuple[float, list[float], float | None, list[int]]]
 """From a prompt and a number of tokens to what they take, and to the tokens.
 
-The ms of the prefill, those of each token, the processor time of all tokens if it is known, and
-the new tokens, or none where the engine does not say them.
+First are the ms of the prefill and those of each token. Then come the processor time of all tokens
+if it is known, and the new tokens. An engine that does not say them gives none.
 """
 
 
