@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -326,3 +327,22 @@ def test_opening_needs_neither_runtime_nor_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(("opset", "op", "remain"), [(21, "Relu", 0), (17, "Gelu", 1)])
+def test_a_function_with_the_name_of_an_operator(opset: int, op: str, remain: int) -> None:
+    """ONNX Runtime runs the operator where the opset has it."""
+    imports = [helper.make_opsetid("", opset)]
+    body = [helper.make_node("Exp", ["a"], ["b"])]
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x"], ["y"])], "g", [value("x", ["n"])], [value("y", ["n"])]
+    )
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    model.functions.append(helper.make_function("", op, ["a"], ["b"], body, imports))
+    assert len(open_model(model).functions) == remain
+    if not remain:
+        session = ort.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        (got,) = session.run(None, {"x": np.array([-1], np.float32)})
+        assert got[0] == 0

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
@@ -246,3 +247,15 @@ def _settle(model: ir.Model, is_sorted: bool) -> None:
             body.opset_imports[""] = version
         if not is_sorted:
             body.sort()
+    _drop_shadowed(model)
+
+
+def _drop_shadowed(model: ir.Model) -> None:
+    """Drop functions with the name of a standard operator: ONNX Runtime runs the operator.
+
+    ONNX leaves it to runtimes which of the two a call means.
+    """
+    version = model.opset_imports.get("")
+    for key in [key for key in model.functions if key[0] in ("", "ai.onnx")]:
+        if version is not None and onnx.defs.has(key[1], version, ""):
+            del model.functions[key]
