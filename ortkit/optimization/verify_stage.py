@@ -48,6 +48,7 @@ class VerifyStage:
             seconds=options.verify_seconds,
             memory_mib=options.verify_memory,
             given=() if lowering is None else lowering.given,
+            few=None if lowering is None else lowering.few,
             tolerance=options.tolerance,
             is_usual=options.precision != "fp32",
         )

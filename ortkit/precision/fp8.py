@@ -20,19 +20,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.graph.batch.cut import Cut, cut_batch
 from ortkit.graph.constants import constant_array, is_constant
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.tuning.gemm_times import SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
 from ortkit.precision.budget import Choice, Trial, order_of
 from ortkit.precision.building import Builder
 from ortkit.precision.candidates import Chosen, Measured
-from ortkit.precision.data import gather
+from ortkit.precision.data import Data, gather, gather_few
 from ortkit.precision.gains import Gain
 from ortkit.precision.lowering import CpuLowering
 from ortkit.precision.magnitudes import Magnitude, magnitudes
@@ -40,6 +44,7 @@ from ortkit.precision.products import PASS, Product
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
 from ortkit.runtime.timing.variants import Variant
+from ortkit.verify.inputs.batch_rows import FewRows, few_rows
 
 #: DequantizeLinear has had fp8 since then; axes are an input.
 _OPSET = 19
@@ -155,11 +160,7 @@ class Fp8Lowering(CpuLowering):
     """Lowers the products of every attempt at one model for CUDA; times are predicted."""
 
     def _choose(self, model: ir.Model) -> Chosen:
-        request = self.request
-        found = gather(
-            self.original, self.folder / "data", inputs=request.inputs, calibrate=None,
-            samples=request.samples, shapes=request.shapes,
-        )  # fmt: skip
+        found = self._gathered()
         if isinstance(found, str):
             self._notes.append(f"nothing is lowered, as it cannot be measured: {found}")
             return Chosen()
@@ -174,6 +175,48 @@ class Fp8Lowering(CpuLowering):
         # The harm of one alone is not measured: all round alike, and what saves least goes first.
         kept = [Measured(item.form, item.own_error, math.nan, item.gain) for item in measured]
         return Chosen(tuple(kept), Choice(flags, order, ()))
+
+    def _gathered(self) -> Data | str:
+        """Return the input sets to judge on: of a few rows where a run of all takes long."""
+        request = self.request
+        few = few_rows(open_model(self.original))
+        if isinstance(few, FewRows):
+            found = gather_few(
+                few, self.folder / "data", inputs=request.inputs, original=self.original,
+                samples=request.samples,
+            )  # fmt: skip
+            if isinstance(found, Data):
+                return found
+        return self._all_gathered()
+
+    def _all_gathered(self) -> Data | str:
+        request = self.request
+        return gather(
+            self.original, self.folder / "all", inputs=request.inputs, calibrate=None,
+            samples=request.samples, shapes=request.shapes,
+        )  # fmt: skip
+
+    def measure(self, candidate: Path, library: Path | None) -> float:
+        """Return the error of a candidate's worst output, on a few rows if they stand for all."""
+        data = self.data
+        if data is None or data.few is None:
+            return super().measure(candidate, library)
+        cut = cut_batch(open_model(candidate), data.few.cut.rows)
+        if isinstance(cut, Cut):
+            self._original_file = self._saved(data.few.cut, "original")
+            return super().measure(self._saved(cut, "candidate"), None)
+        self._notes.append(f"errors were measured with all rows: {cut.reason}")
+        found = self._all_gathered()
+        if isinstance(found, str):
+            self._notes.append(f"accuracy was not measured: {found}")
+            return math.inf
+        self.data, self._runner, self._original_file = found, None, self.original
+        return super().measure(candidate, library)
+
+    def _saved(self, cut: Cut, name: str) -> Path:
+        path = self.folder / f"few-{name}.onnx"
+        save_model(cut.model, path, external_data=True, is_temporary=True)
+        return path
 
     def _worth(self, model: ir.Model) -> list[Measured]:
         """Return the products that gain, with their matrices' errors in the place of harm."""

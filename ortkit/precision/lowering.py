@@ -45,6 +45,7 @@ from ortkit.rewrite.site import describe
 from ortkit.runtime.timing.variants import Variant
 from ortkit.verify.accuracy import OutputAccuracy, largest_error
 from ortkit.verify.exchange import read_values
+from ortkit.verify.inputs.batch_rows import FewRows
 from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import Feeds, Value
 
@@ -95,6 +96,8 @@ class CpuLowering:
         self.outputs: tuple[OutputAccuracy, ...] = ()
         self.returned: dict[str, str] = {}
         self._runner: Runner | None = None
+        self._original_file = original
+        """What results are measured against."""
         self._expected: list[Mapping[str, Value]] = []
         self._notes: list[str] = []
         self._time: WholeTime | None = None
@@ -109,8 +112,13 @@ class CpuLowering:
 
     @property
     def given(self) -> tuple[Feeds, ...]:
-        """The input sets that the result is judged on."""
-        return () if self.data is None else self.data.given
+        """The input sets that the result is judged on; none where they have a few rows."""
+        return () if self.data is None or self.data.few is not None else self.data.given
+
+    @property
+    def few(self) -> FewRows | None:
+        """The rows that the result is judged on, with input sets, if they are not all."""
+        return None if self.data is None else self.data.few
 
     def lower(self, model: ir.Model, log: RewriteLog) -> None:
         """Lower what was chosen; the first model is the one that is chosen on.
@@ -285,7 +293,7 @@ class CpuLowering:
         try:
             if self._runner is None:
                 self._runner = Runner(self.folder / "accuracy", self.data.judged)
-                self._expected = self._results(self._runner, self.original, ())
+                self._expected = self._results(self._runner, self._original_file, ())
             found = self._results(self._runner, candidate, libraries)
         except CheckError as error:
             self.outputs = ()
@@ -359,7 +367,7 @@ class CpuLowering:
     def _results(
         self, runner: Runner, model: Path, libraries: tuple[Path, ...]
     ) -> list[Mapping[str, Value]]:
-        is_original = model == self.original
+        is_original = model == self._original_file
         outputs = runner.run(model, runner.sets, optimize=not is_original, libraries=libraries)
         return [read_values(outputs / each.name) for each in runner.sets]
 

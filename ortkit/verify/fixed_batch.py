@@ -6,47 +6,50 @@ it. These run once with all rows, beside what the original gave for few.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
 from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch, row_axes
 from ortkit.graph.batch.place import Mixed
 from ortkit.graph.io.open import open_model
-from ortkit.verify.inputs.feeds import Value
+from ortkit.verify.inputs.batch_rows import ROWS, ROWS_OF_LONG, FewRows, is_long, rows_of_sets
+from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.inputs.sets import InputSet
-from ortkit.verify.limits import operations
 from ortkit.verify.reference import Request, input_sets
 from ortkit.verify.repeated import RepeatedVerifier
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 
-#: Rows that stand for any number of them, and where a run of them takes long: each of these is of
-#: another input set.
-_ROWS, _ROWS_OF_LONG = 3, 2
 #: A batch of as many rows takes no longer than the sets of a covering design.
 _FEW_ROWS = 8
 #: Input sets with all rows: where a few rows were compared, and where they cannot be and a run
-#: takes more than about a second on two cores. A few rows that take long have as many.
-_SETS_AFTER_ROWS, _SETS, _MOST_OPERATIONS = 1, 2, 20_000_000_000
+#: takes long. A few rows that take long have as many.
+_SETS_AFTER_ROWS, _SETS = 1, 2
 
 
-def verifier_of(original: Path | ir.Model, **options: Any) -> Verifier | BatchVerifier:
+def verifier_of(
+    original: Path | ir.Model, *, few: FewRows | None = None, **options: Any
+) -> Verifier | BatchVerifier:
     """Return what judges candidates by an original.
 
     Args:
         original: An ONNX file, or a model.
+        few: Rows that stand for its batch, with the input sets to judge on. Inputs of `options` do
+            not count then. None: rows are looked for here.
         options: As for `Verifier`.
     """
-    has_inputs = options.get("inputs") is not None or options.get("given")
     model = original if isinstance(original, ir.Model) else open_model(original)
-    if has_inputs or fixed_batch(model) <= _FEW_ROWS:
+    if few is not None:
+        return BatchVerifier(original, model, {**options, "inputs": None}, few)
+    has_inputs = options.get("inputs") is not None or options.get("given")
+    if has_inputs or not _has_many_rows(model, options):
         return Verifier(original, **options)
     return BatchVerifier(original, model, options)
 
@@ -55,7 +58,11 @@ class BatchVerifier:
     """Judges candidates by an original with a fixed batch; used as `Verifier` is."""
 
     def __init__(
-        self, original: Path | ir.Model, model: ir.Model, options: dict[str, Any]
+        self,
+        original: Path | ir.Model,
+        model: ir.Model,
+        options: dict[str, Any],
+        few: FewRows | None = None,
     ) -> None:
         """Prove what can be proved of the original.
 
@@ -63,19 +70,22 @@ class BatchVerifier:
             original: An ONNX file, or a model.
             model: The original.
             options: As for `Verifier`.
+            few: As for `verifier_of`.
         """
         self._original = original
         self._options = options
         is_quick = options.get("coverage", "quick") == "quick"
         self._batch = fixed_batch(model)
-        count = operations(model)
-        self._is_limited = is_quick and count > _MOST_OPERATIONS
+        self._is_limited = is_quick and is_long(model, self._batch)
         # Few rows may take as long: then there are fewer of them, and as many input sets.
-        is_long = is_quick and count * _ROWS > _MOST_OPERATIONS * self._batch
-        self._count = _ROWS_OF_LONG if is_long else _ROWS
-        self._sets = _SETS if is_long else None
+        has_long_rows = self._is_limited and is_long(model, ROWS)
+        self._count = ROWS_OF_LONG if has_long_rows else ROWS
+        self._sets = _SETS if has_long_rows else None
         self._inputs = _rows_of(model)
-        found = cut_batch(model, self._count)
+        self._given: tuple[InputSet | Feeds, ...] = ()
+        if few is not None:
+            self._count, self._given = few.cut.rows, few.sets
+        found = cut_batch(model, self._count) if few is None else few.cut
         self._mixed = found.reason if isinstance(found, Mixed) else ""
         self._cut = found if isinstance(found, Cut) else None
         self._rows: Verifier | None = None
@@ -88,7 +98,7 @@ class BatchVerifier:
         """Run the original; see `Verifier.__enter__`."""
         try:
             if self._cut is not None:
-                given = () if self._sets is None else self._rows_of_sets(self._cut.model)
+                given = self._given or self._rows_of_sets(self._cut)
                 rows = self._entered(given)
                 if given and rows.refusal:
                     rows = self._entered(())
@@ -111,7 +121,7 @@ class BatchVerifier:
         """Remove the temporary folders."""
         self._stack.close()
 
-    def _entered(self, given: tuple[InputSet, ...]) -> Verifier:
+    def _entered(self, given: Sequence[InputSet | Feeds]) -> Verifier:
         """Return a verifier of a few rows that has run the original.
 
         Args:
@@ -122,36 +132,24 @@ class BatchVerifier:
         rows = Verifier(self._cut.model, **options, most_sets=self._sets)
         return self._stack.enter_context(rows)
 
-    def _rows_of_sets(self, model: ir.Model) -> tuple[InputSet, ...]:
-        """Return one input set whose rows are of different sets of a covering design.
+    def _rows_of_sets(self, cut: Cut) -> tuple[InputSet, ...]:
+        """Return one input set whose rows are of different sets, if rows take long.
 
-        None where an input has no rows, so that each set would have another one, or the user says
-        how many sets there are.
+        None where the user says how many sets there are, or where it cannot be made.
 
         Args:
-            model: The original for a few rows.
+            cut: The original for a few rows.
         """
         options = self._options
-        if options.get("samples") or self._axes is None:
+        if self._sets is None or options.get("samples") or self._axes is None:
             return ()
         request = Request(
-            model, Path(), options.get("coverage", "quick"), shapes=options.get("shapes"),
-            most_sets=self._count, is_usual=options.get("is_usual", False),
+            cut.model, Path(), options.get("coverage", "quick"), shapes=options.get("shapes"),
+            most_sets=cut.rows, is_usual=options.get("is_usual", False),
         )  # fmt: skip
-        try:
-            sets = input_sets(request).first
-        except ModelError:
-            return ()
-        values = {name: [each.feeds[name] for each in sets] for name in sets[0].feeds}
-        feeds: dict[str, Value] = {}
-        for name, arrays in values.items():
-            axis = self._axes.get(name)
-            if axis is None or len(arrays) != self._count:
-                return ()
-            rows = [np.take(_array(each), [row], axis) for row, each in enumerate(arrays)]
-            feeds[name] = np.concatenate(rows, axis)
-        plan = next((each.plan for each in sets if each.is_extreme), sets[0].plan)
-        return (InputSet(feeds, "; ".join(dict.fromkeys(each.text for each in sets)), plan),)
+        with suppress(ModelError):
+            return rows_of_sets(cut, self._axes, input_sets(request).first)
+        return ()
 
     def prepare(self) -> None:
         """See `Verifier.prepare`."""
@@ -184,9 +182,10 @@ class BatchVerifier:
         found = replace(found, batch=text, has_run=False)
         if not found.is_good or library is None:
             return replace(found, reason=f"{found.reason}; {text}")
-        whole = self._all_rows(self._rows).check(
-            candidate, library=library, values=found.values, **options
-        )
+        all_rows = self._all_rows(self._rows)
+        if isinstance(all_rows, RepeatedVerifier):
+            all_rows.on_rows = found.outputs
+        whole = all_rows.check(candidate, library=library, values=found.values, **options)
         remark = f"{text}, and kernels with all of them on {whole.samples} input set"
         return replace(
             whole.beside(found.not_compared, remark),
@@ -226,9 +225,12 @@ class BatchVerifier:
         return self._whole[sets]
 
 
-def _array(value: Value) -> np.ndarray:
-    assert isinstance(value, np.ndarray), "what has rows is a tensor"
-    return value
+def _has_many_rows(model: ir.Model, options: dict[str, Any]) -> bool:
+    """Say whether a run with all rows may take longer than one with a few."""
+    batch, is_quick = fixed_batch(model), options.get("coverage", "quick") == "quick"
+    if batch > _FEW_ROWS or batch <= ROWS_OF_LONG:
+        return batch > _FEW_ROWS
+    return is_quick and is_long(model, ROWS_OF_LONG)
 
 
 def _rows_of(model: ir.Model) -> dict[str, object]:

@@ -6,7 +6,7 @@ are its results, repeated, and only the candidate's kernels have to run with all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from ortkit.graph.batch.cut import Axes, Cut
 from ortkit.graph.batch.row_order import row_order
 from ortkit.refusal import Refused
 from ortkit.runtime.ort import import_onnxruntime
+from ortkit.verify.accuracy import Allowance
+from ortkit.verify.compare import OutputComparison
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.inputs.feeds import Value
+from ortkit.verify.judging import Judged
 from ortkit.verify.kernels.library import Kernels, kernels_here
 from ortkit.verify.perturbed.perturbation import RUNS
 from ortkit.verify.perturbed.runs import PerturbedRuns
@@ -53,6 +56,8 @@ class RepeatedVerifier(Verifier):
         self._rows, self._axes = rows, axes
         self._numbers = row_order(cut.batch, cut.rows)
         self._times = cut.batch / cut.rows
+        self.on_rows: tuple[OutputComparison, ...] = ()
+        """What the comparison on the rows said of the outputs."""
 
     def _reference(self, request: Request, folder: Path) -> Reference | Refused:  # noqa: ARG002
         """Write the repeated rows of the first input set, and the results."""
@@ -95,6 +100,21 @@ class RepeatedVerifier(Verifier):
         )
         (deployed,) = run_within(state.budget, [setting], state.feeds, len(state.feeds))
         return [replace(ran, inputs=deployed.inputs, outputs=deployed.outputs), deployed]
+
+    def _judged(
+        self,
+        state: Reference,
+        folder: Path,
+        results: Sequence[SessionResult],
+        allowance: Allowance,
+    ) -> Judged:
+        """Compare what was run; where nothing was, the rows have said what there is to say."""
+        found = super()._judged(state, folder, results, allowance)
+        if found.reason or any(each.done for each in results):
+            return found
+        names = {f"output {each.name!r}" for each in self.on_rows}
+        gaps = tuple(gap for gap in found.gaps if gap.what not in names)
+        return replace(found, outputs=self.on_rows, gaps=gaps)
 
     def _kernels(self, library: Path | None, ops: tuple[str, ...]) -> Kernels:
         if library is None:

@@ -26,7 +26,7 @@ from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds
 from ortkit.verify.inputs.own_limits import own_limit_sets
 from ortkit.verify.inputs.sets import InputSet
-from ortkit.verify.judging import judge
+from ortkit.verify.judging import Judged, judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.lowered.exact_products import (
@@ -326,7 +326,7 @@ class Verifier:
                 found = wrong_kernels(state, kernels, rewrites)
                 return replace(found, seconds=time.perf_counter() - started)
             results = ran()
-        judged = judge(state, folder, results, allowance)
+        judged = self._judged(state, folder, results, allowance)
         if any(not each.equal or each.is_inconclusive for each in judged.outputs):
             beside = self._beside_picks(
                 state,
@@ -374,6 +374,16 @@ class Verifier:
     def _reference(self, request: Request, folder: Path) -> Reference | Refused:
         """Return the original's results."""
         return compute_reference(request, folder)
+
+    def _judged(
+        self,
+        state: Reference,
+        folder: Path,
+        results: Sequence[SessionResult],
+        allowance: Allowance,
+    ) -> Judged:
+        """Compare a candidate's results with the original's; see `judge`."""
+        return judge(state, folder, results, allowance)
 
     def _run(
         self,

@@ -16,7 +16,6 @@ other.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import re
@@ -56,7 +55,7 @@ from scripts.benches.cuda_nbits import measure_nbits
 from scripts.benches.cuda_padding import lines as padding_lines
 from scripts.benches.cuda_padding import measure_padding, prepare_padding
 from scripts.benches.cuda_torch import MODES, compiled, modes, synchronized
-from scripts.benches.gpu import about_device, take_turns
+from scripts.benches.gpu import about_device, alone, take_turns
 
 WAYS = ("plain", "plain graph", "ortkit", "ortkit graph", "torch", "torch.compile")
 #: What is kept of a model: as exported, optimized, and what the command said.
@@ -65,8 +64,6 @@ _ENDS = (".onnx", ".opt.onnx", ".optimize.json")
 _PARTS = ("plain graph", "ortkit graph", "torch.compile")
 #: Runs of a turn at most: the host needs some after another way has run. Milliseconds of a turn.
 _EACH, _TURN = 15, 40.0
-#: Seconds between looks at a gate.
-_LOOKS = 0.2
 #: What other orders of the same computation may be off by, in errors of the model as exported.
 _OFF, _LEAST_OFF = 4.0, 1e-3
 #: Operations a second in half precision that NVIDIA states, by a part of the device's name.
@@ -109,8 +106,12 @@ def main() -> int:
             output.table("one of six products in a CUDA graph, µs (median)", *nbits_lines(rows))
         if options.parts in {"all", "decode"}:
             sizes = TOKENS if options.tokens else (*TOKENS, *PROMPTS)
+            if options.rows:
+                sizes = tuple(each for each in sizes if each[0] in options.rows)
             chosen = [one for one in DECODERS if re.search(options.only, one.title)]
-            rows = measure_decoders(folder, options.arch, options.rounds, chosen, sizes)
+            rows = measure_decoders(
+                folder, options.arch, options.rounds, chosen, sizes, options.gate
+            )
             results["decode"] = rows
             output.table("ms of the host (median)", *decode_lines(rows))
         if options.parts == "genai":  # needs a package that no other part does
@@ -119,7 +120,7 @@ def main() -> int:
             results["genai"] = rows
             output.table("ms of the host (median)", *genai_lines(rows))
         if options.parts in {"all", "padding"}:
-            with _alone(options.gate):
+            with alone(options.gate):
                 rows = measure_padding(folder, options, kernels_of)
             results["padding"] = rows
             output.table("ms (median)", *padding_lines(rows))
@@ -299,7 +300,7 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
         best = best_of(spent)
         by_torch = {} if best is None else {f"torch: {best}": compiled(one, best)}
         row["compile_s"] = time.perf_counter() - started
-        stack.enter_context(_alone(options.gate))
+        stack.enter_context(alone(options.gate))
         ways = calls | by_torch
         each = {name: _runs_of_turn(call) for name, call in ways.items()}
         row["milliseconds"] = elapsed = take_turns(ways, options.rounds, each=each)
@@ -322,21 +323,6 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             if "fp8" in options.precision:
                 row["fp8 products: device"] = measure_fp8_limit(open_model(path), one.sizes)
     return row
-
-
-@contextmanager
-def _alone(gate: Path | None) -> Iterator[None]:
-    """Wait until all commands of a gate may measure, and then for this one's turn."""
-    if gate is None:
-        yield
-        return
-    gate.mkdir(parents=True, exist_ok=True)
-    (gate / f"ready-{os.getpid()}").touch()
-    while not (gate / "go").exists():
-        time.sleep(_LOOKS)
-    with (gate / "turn").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        yield
 
 
 def _runs_of_turn(call: Callable[[], object]) -> int:
@@ -496,6 +482,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--only", default="", help="models by a regular expression")
     parser.add_argument("--tokens", action="store_true", help="of decoders, without prompts")
+    parser.add_argument(
+        "--rows", type=_sizes, default=[], help="of decoders, such as 1,2048: all by default"
+    )
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")
     parser.add_argument("--batch", type=_sizes, default=[1], help="of the inputs, such as 1,8,32")

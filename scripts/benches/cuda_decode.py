@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ortkit
 from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from scripts.benches import output
-from scripts.benches.gpu import take_turns
+from scripts.benches.gpu import alone, take_turns
 from scripts.benches.output import Cell
 
 _RNG = np.random.default_rng(0)
@@ -197,6 +197,7 @@ def measure_decoders(
     rounds: int,
     chosen: Iterable[Decoder] = DECODERS,
     sizes: Iterable[tuple[int, int]] = (*TOKENS, *PROMPTS),
+    gate: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Time decoders at numbers of new rows and of keys; milliseconds. Each is said at once."""
     found = []
@@ -210,7 +211,8 @@ def measure_decoders(
         )
         for rows, keys in sizes:
             row = {"model": of.name, "bits": of.bits, "rows": rows, "keys": keys}
-            row |= _times(of, plain, ours, rows, keys, rounds)
+            with alone(gate):
+                row |= _times(of, plain, ours, rows, keys, rounds)
             found.append(row)
             output.say(f"{rows} rows, {keys} keys: {row['plain']:.3f}, {row['ortkit']:.3f} ms")
             _say_kernels(row["kernels"]["ortkit"])

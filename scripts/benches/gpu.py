@@ -7,9 +7,12 @@ are those of the host, for runs that end when their outputs are written.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gc
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +34,8 @@ TINY = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }
 """
 MODELS = ("bert", "vit", "resnet50", "mobilenet_v2", "whisper_encoder")
+#: Seconds between looks at a gate.
+_LOOKS = 0.2
 Calls = dict[str, Callable[[], object]]
 
 
@@ -162,6 +167,21 @@ def sessions(count: int) -> list[dict[str, int | float]]:
     rows = [list(item.values()) for item in found]
     output.table(f"{count} sessions opened and closed", list(found[0]), rows)
     return found
+
+
+@contextmanager
+def alone(gate: Path | None) -> Iterator[None]:
+    """Wait until all commands of a gate may measure, and then for this one's turn."""
+    if gate is None:
+        yield
+        return
+    gate.mkdir(parents=True, exist_ok=True)
+    (gate / f"ready-{os.getpid()}").touch()
+    while not (gate / "go").exists():
+        time.sleep(_LOOKS)
+    with (gate / "turn").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
 
 
 def take_turns(

@@ -167,6 +167,11 @@ CASES = (
          {"X": ("n", 9, 11, 40)}, {"Y": ("n", 5, 6, 40)}, ({"n": 2}, {"n": 3})),
     Case("attention_of_parts", attention_body(3, 3, 64, packed=True), {"X0": ("b", "n", 576)},
          {"Y": ("b", "n", 192)}, ({"b": 2, "n": 128}, {"b": 1, "n": 99})),
+    Case("attention_in_eight_bits", attention_body(3, 3, 64, packed=True).replace("Y =", "Yh =")
+         + "  Yw = Cast <to = 1> (Yh)  F = Constant <value = float {0.0078125}> ()"
+         "  Yd = Div (Yw, F)  Y = Cast <to = 17> (Yd)",
+         {"X0": ("b", "n", 576)}, {"Y": ("b", "n", 192)}, ({"b": 2, "n": 128}, {"b": 1, "n": 99}),
+         dtypes={"Y": EIGHT}),
     Case("attention_causal", attention_body(4, 2, 128, seen="first"),
          {"X0": ("b", "n", 512), "X1": ("b", "n", 256), "X2": ("b", "n", 256)},
          {"Y": ("b", "n", 512)}, ({"b": 2, "n": 128}, {"b": 1, "n": 99})),

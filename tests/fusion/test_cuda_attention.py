@@ -83,7 +83,7 @@ def model_of(inputs: str, body: str, opset: int = 23) -> onnx.ModelProto:
         sizes = """o = Constant<value_ints = [1]> ()  l = Shape<start = 1, end = 2> (q)
             a = Shape<start = 0, end = 1> (q)  z = Concat<axis = 0> (a, o, l, l)"""
     held = ""
-    if "(r, p)" in body:
+    if "(r, p)" in body or "(p, r)" in body:
         numbers = ", ".join(str(number) for number in ROW)
         held = f"<float16[192] r = {{{numbers}}}>"
     return ir.to_proto(from_text(f"{head} g ({inputs}) => ({output}) {held} {{ {sizes} {body} }}"))
@@ -272,6 +272,28 @@ def test_what_is_taken_in(name: str, ops: list[str], inputs: str) -> None:
     _, (one,) = find(model_of(*TAKEN[name]))
     assert [node.op_type for node in one.region.nodes] == ops
     assert [value.name for value in one.region.inputs] == inputs.split()
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "ops"),
+    [
+        (1, 64, ["Add", "Split", "MultiHeadAttention"]),
+        # So much takes longer with a bias than without one, and the product takes that in.
+        (64, 512, ["Split", "MultiHeadAttention"]),
+        # Copies of boxes add it to queries and results alone.
+        (64, 1024, ["Add", "Split", "MultiHeadAttention"]),
+    ],
+)
+@pytest.mark.parametrize("sum_", ["Add (p, r)", "Add (r, p)"])
+def test_a_bias_is_left_to_the_product(batch: int, length: int, ops: list[str], sum_: str) -> None:
+    text = (
+        f"w = Constant<value = float16[64, 192] {{{', '.join(['14336'] * 64 * 192)}}}> ()  "
+        f"p = MatMul (x, w)  t = {sum_}  q, k, v = Split<axis = 2, num_outputs = 3> (t)  "
+        + MULTI.format("", "")
+    )
+    model = model_of(f"float16[{batch}, {length}, 64] x", text)
+    _, (one,) = find(model)
+    assert [node.op_type for node in one.region.nodes] == ops
 
 
 def test_masks_that_nothing_reads_any_more_are_told() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -10,6 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortkit
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
+from ortkit.targets.target import Target
+from tests.kernels.fused_model import fused_model
+from tests.kernels.triton.triton_attention import CASES as ATTENTION
+from tests.kernels.triton.triton_attention import SIZES, WHOLE, feeds_of, rounded
 
 WIDTH, INNER = 512, 1536
 
@@ -156,3 +164,38 @@ def halves(rows: int) -> onnx.ModelProto:
     ]
     graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], held)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+
+
+@pytest.mark.parametrize(
+    "name", ["width 64", "width 64, chosen keys", "width 96", "shared heads",
+             "columns of one, with a bias"],
+)  # fmt: skip
+def test_attention_in_eight_bits(name: str, tmp_path: Path) -> None:
+    case, factor = ATTENTION[name], 2.0**-7
+    signature = rounded(case, factor)
+    path = tmp_path / "attention.so"
+    cache = KernelCache(tmp_path / "cache")
+    assert not build_library([signature], Target("cuda", "sm_90"), path, "triton", cache).refused
+    if hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    options = ort.SessionOptions()
+    options.add_session_config_entry("ortkit.fused.target", "cuda")
+    options.register_custom_ops_library(str(path))
+    providers = ["CUDAExecutionProvider"]
+    model = onnx.load_from_string(fused_model(signature))
+    (node,) = model.graph.node
+    node.output[0] = "narrow"
+    model.graph.node.append(onnx.helper.make_node("Cast", ["narrow"], ["wide"], to=1))
+    shape = model.graph.output[0].type.tensor_type.shape
+    dims = [each.dim_param or each.dim_value for each in shape.dim]
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("wide", 1, dims))
+    opened = ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+    names = [value.name for value in opened.get_inputs()]
+    for sizes in (SIZES, WHOLE, {"b": 2, "s": 1000, "t": 2048, "p": 2047}):
+        feeds = feeds_of(case, sizes)
+        inside = np.clip(case.expected(feeds) / factor, -448, 448).astype(np.float32)
+        expected = inside.astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
+        (found,) = opened.run(None, dict(zip(names, feeds, strict=True)))
+        bound = np.abs(expected) / 8 + 2.0**-9 + 4e-3 * np.abs(expected).max()
+        assert (np.abs(found - expected) <= bound).all()
+        assert np.linalg.norm(found - expected) <= 0.02 * np.linalg.norm(expected)

@@ -211,7 +211,7 @@ FACE = {
     "runtime/profiling/trace": "devices events nesting read trace",
     "runtime/timing": "variants",
     "runtime/workers": "interleave planning worker",
-    "verify/inputs": "caches covering feeds given plans sizes usual_sizes",
+    "verify/inputs": "batch_rows caches covering feeds given plans sizes usual_sizes",
     "verify/kernels": "check gaps report",
     "verify/perturbed": "runs",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,8 +17,11 @@ import ortkit
 from ortkit.errors import UserError
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.building import Builder
-from ortkit.precision.fp8 import _gain, _read, quantize_fp8, rounded_rows
+from ortkit.precision.fp8 import Fp8Lowering, _gain, _read, quantize_fp8, rounded_rows
+from ortkit.precision.lowering import CpuRequest
 from ortkit.precision.products import Product
+from ortkit.rewrite.log import RewriteLog
+from ortkit.verify.inputs import batch_rows
 from ortkit.verify.kernels import check
 
 WIDTH, INNER = 1024, 4096
@@ -167,3 +171,82 @@ def test_a_budget_returns_products() -> None:
 def test_what_cannot_be_asked(given: dict[str, object]) -> None:
     with pytest.raises(UserError):
         ortkit.OptimizeOptions(precision="fp8", **given)  # type: ignore[arg-type]
+
+
+def _batched(*, mixes: bool = False) -> onnx.ModelProto:
+    """Return a chain of products on 16 rows of 8 of a batch, which may read other rows."""
+    rng = np.random.default_rng(8)
+    held = [
+        numpy_helper.from_array((rng.standard_normal(shape) / 8).astype(np.float16), name)
+        for name, shape in {"u": (64, 128), "d": (128, 64)}.items()
+    ]
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g"], ["n"], axis=-1),
+        helper.make_node("MatMul", ["n", "u"], ["h"]),
+        helper.make_node("Softmax", ["h"], ["i"], axis=0 if mixes else -1),
+        helper.make_node("MatMul", ["i", "d"], ["y"]),
+    ]
+    held.append(numpy_helper.from_array(np.ones(64, np.float16), "g"))
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, (16, 8, 64)) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def _lowering(path: Path, folder: Path, inputs: Path | None = None) -> Fp8Lowering:
+    request = CpuRequest("fp8", None, "auto", None, inputs, "quick", {}, 1, "native")
+    return Fp8Lowering(path, request, folder, lambda _: None)
+
+
+def test_errors_are_measured_on_a_few_rows_where_all_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_rows, "_MOST_OPERATIONS", 0)
+    path, worse = tmp_path / "m.onnx", tmp_path / "worse.onnx"
+    proto = _batched()
+    onnx.save(proto, path)
+    found = _lowering(path, tmp_path / "p")
+    found.lower(ir.from_proto(proto), RewriteLog())
+    assert found.data is not None
+    assert found.few is not None
+    assert found.given == ()
+    assert "2 of 16 rows: each is computed on its own" in found.data.text
+    assert found.few.sets[0]["x"].shape == (2, 8, 64)
+    assert found.measure(path, None) == 0.0
+    scaled = numpy_helper.to_array(proto.graph.initializer[1]) * np.float16(1.25)
+    proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(scaled, "d"))
+    onnx.save(proto, worse)
+    assert found.measure(worse, None) == pytest.approx(0.25, rel=0.02)
+
+
+def test_rows_of_the_users_inputs_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_rows, "_MOST_OPERATIONS", 0)
+    proto = _batched()
+    onnx.save(proto, tmp_path / "m.onnx")
+    x = np.random.default_rng(1).standard_normal((16, 8, 64)).astype(np.float16)
+    np.savez(tmp_path / "in.npz", x=x)
+    found = _lowering(tmp_path / "m.onnx", tmp_path / "p", tmp_path / "in.npz")
+    found.lower(ir.from_proto(proto), RewriteLog())
+    assert found.few is not None
+    assert np.array_equal(found.few.sets[0]["x"], x[:2])
+    assert "in.npz, 2 of 16 rows" in found.data.text  # type: ignore[union-attr]
+
+
+def test_rows_that_are_mixed_are_all_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_rows, "_MOST_OPERATIONS", 0)
+    proto = _batched(mixes=True)
+    onnx.save(proto, tmp_path / "m.onnx")
+    found = _lowering(tmp_path / "m.onnx", tmp_path / "p")
+    found.lower(ir.from_proto(proto), RewriteLog())
+    assert found.few is None
+    assert found.given[0]["x"].shape == (16, 8, 64)
+    onnx.save(_batched(), tmp_path / "plain.onnx")
+    rows = _lowering(tmp_path / "plain.onnx", tmp_path / "q")
+    rows.lower(ir.from_proto(_batched()), RewriteLog())
+    # A candidate that mixes what the original does not is measured with all rows, and is off.
+    assert rows.measure(tmp_path / "m.onnx", None) > 0.1
+    assert rows.few is None
+    assert any("errors were measured with all rows" in note for note in rows._notes)

@@ -13,9 +13,9 @@ import ortkit
 from ortkit import OptimizeOptions, optimize
 from ortkit.graph.batch.cut import Cut, cut_batch, row_axes
 from ortkit.graph.batch.row_order import row_order
-from ortkit.verify import fixed_batch
 from ortkit.verify.exchange import read_values
 from ortkit.verify.fixed_batch import BatchVerifier, verifier_of
+from ortkit.verify.inputs import batch_rows
 from ortkit.verify.pair import verify_models
 from ortkit.verify.repeated import RepeatedVerifier
 from ortkit.verify.verifier import Verifier
@@ -59,7 +59,7 @@ def test_a_model_that_mixes_rows_is_run_less_often(monkeypatch: pytest.MonkeyPat
     found = verify_models(original, original)
     assert (found.verdict, found.samples) == ("yes", 4)
     assert found.batch == "all 32 rows: Softmax 'p': it mixes the rows of the batch"
-    monkeypatch.setattr(fixed_batch, "_MOST_OPERATIONS", 0)
+    monkeypatch.setattr(batch_rows, "_MOST_OPERATIONS", 0)
     found = verify_models(original, original)
     assert (found.verdict, found.samples) == ("yes", 2)
     assert found.batch.startswith("all 32 rows, 2 input sets only: ")
@@ -70,7 +70,7 @@ def test_fewer_rows_on_fewer_sets_stand_for_others_where_they_take_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = model(BY_ROWS, WEIGHTS)
-    monkeypatch.setattr(fixed_batch, "_MOST_OPERATIONS", 0)
+    monkeypatch.setattr(batch_rows, "_MOST_OPERATIONS", 0)
     found = verify_models(original, original)
     assert (found.verdict, found.samples) == ("yes", 1)
     assert found.batch == "32 rows as 2: each is computed on its own"

@@ -27,7 +27,7 @@ from .attention_arguments import (
 from .attention_hopper import hopper_variant
 from .attention_kv_append import append_variant, why_not_appended
 from .attention_split_kv import split_variant
-from .attention_tiles import HopperTile, Tile, takes_form, tiles_of
+from .attention_tiles import HopperTile, Tile, box_of, takes_form, tiles_of
 
 #: Wider heads do not fit into a block's registers.
 MOST_WIDTH = 256
@@ -37,6 +37,8 @@ _MULTIPLE = 16
 _VECTOR = 8
 #: What a result in eight bits is divided by, at least: the least float32 with all of its digits.
 _LEAST_FACTOR = 2.0**-126
+#: Columns of a result in eight bits that one copy of a box writes.
+_MOST_NARROW = 128
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,9 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
         if not _LEAST_FACTOR <= abs(narrow[1]) <= 1.0 / _LEAST_FACTOR:
             return Refused("attention divided by a number whose reciprocal float32 does not have")
         if takes_form(form):
+        if takes_form(form) and box_of(form.y) > _MOST_NARROW:
             # A rounding of its own behind copies of boxes takes less than to do without these.
-            return Refused("attention by copies of boxes with a result in eight bits")
+            return Refused("attention by copies of wide boxes with a result in eight bits")
         form = replace(form, signature=signature, factor=narrow[1])
         if form.caches or form.y.width % _MULTIPLE or form.y.pitch % _MULTIPLE:
             return Refused("attention with a result in eight bits and caches, or of no vectors")

@@ -7,7 +7,7 @@ from ortkit.kernels.triton.hand import Call, Map, Passed, Size, Tensor, hand_var
 from ortkit.kernels.triton.source import VariantSource
 
 from ...forms.attention_cuda import AttentionForm, Heads
-from .attention_arguments import fill_of, kind_of
+from .attention_arguments import fill_of, inverse_of, kind_of
 from .attention_tiles import HopperTile, box_of
 
 _ARCHITECTURES = (90,)
@@ -35,6 +35,7 @@ def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
         mask is not None and mask.by_head, mask is not None and mask.by_row,
         form.bias is not None, is_bound,
         tile.keys, tile.stages, tile.groups, tile.in_turn, tile.registers,
+        inverse_of(form),
     )  # fmt: skip
     call = Call(
         "attention",

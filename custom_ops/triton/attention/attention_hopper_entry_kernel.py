@@ -153,7 +153,7 @@ def attention(
     MASK_HEADS: gl.constexpr, MASK_ROWS: gl.constexpr, HAS_BIAS: gl.constexpr,
     BOUND_KEYS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
     IN_TURN: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    REGISTERS: gl.constexpr, INVERSE: gl.constexpr,
 ):  # fmt: skip
     """Attention of GROUPS * 64 queries of one head of one sample.
 
@@ -177,6 +177,7 @@ def attention(
         STAGES: Blocks of keys and of values that there is room for.
         IN_TURN: Whether the groups alternate in issuing products.
         REGISTERS: Of a thread that computes.
+        INVERSE: Of the number that the result is divided by, which y has in eight bits; else 1.
     """
     QUERIES: gl.constexpr = GROUP * GROUPS
     # Later queries see more keys: those that take longest begin first.
@@ -287,7 +288,7 @@ def attention(
     known: gl.constexpr = known_of(
         SHARED, WIDTH, V_WIDTH, Q_FIRST, V_FIRST, SCALE, CAP, IS_CAUSAL, IS_LAST, WINDOW, MASK,
         MASK_ROWS, MASK_BATCH, MASK_HEADS, FILL, HAS_BIAS, BOUND_KEYS, KEYS, STAGES, GROUPS,
-        IN_TURN,
+        IN_TURN, INVERSE,
     )  # fmt: skip
     buffers = (qs, ks, vs, ms)
     barriers = (q_ready, k_ready, k_free, v_ready, v_free, m_ready, m_free, turns)

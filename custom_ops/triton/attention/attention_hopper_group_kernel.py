@@ -42,6 +42,7 @@ class Known(NamedTuple):
     stages: Any
     groups: Any
     in_turn: Any
+    inverse: Any
 
 
 @gluon.constexpr_function

@@ -193,9 +193,15 @@ def compute(arguments, known: gl.constexpr, PART: gl.constexpr):
         moved = bias + head // known.shared * known.v_width + known.v_first + column
         row = gl.load(moved, mask=column < known.v_width, other=0.0)
         acc += row.to(gl.float32)[None, :]
-    made = q.reinterpret(q.dtype, [GROUP, V], vs.layout)
-    made.store(acc.to(q.dtype))
+    if known.inverse == 1.0:
+        made = q.reinterpret(q.dtype, [GROUP, V], vs.layout)
+        made.store(acc.to(q.dtype))
+    else:
+        # Eight bits take the first half of the room.
+        NARROW: gl.constexpr = gl.NVMMASharedLayout.get_default_for([GROUP, V], y.dtype)
+        made = q.reinterpret(y.dtype, [2, GROUP, V], NARROW).index(0)
+        made.store((acc * known.inverse).to(y.dtype))
     fence_async_shared()
-    box = made.reinterpret(q.dtype, [1, 1, GROUP, V], y.layout)
+    box = made.reinterpret(y.dtype, [1, 1, GROUP, V], y.layout)
     tma.async_store(y, [sample, head, first_row, 0], box)
     tma.store_wait(0)

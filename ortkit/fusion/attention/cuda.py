@@ -10,9 +10,10 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ortkit.fusion.attention.cuda_cost import predict_attention
+from ortkit.fusion.attention.cuda_cost import leaves_bias, predict_attention
 from ortkit.fusion.attention.cuda_packed import columns_of, is_own_split, packed_region
 from ortkit.fusion.attention.cuda_semantics import AttentionNode, is_attention, read_node
+from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.fp8_rounding import rounding_consumer, written_rounding
@@ -125,7 +126,21 @@ def _packing_before(
         return _Packing(splits)
     if add.graph is not node.graph or not _adds_row(scope, add):
         return _Packing(splits)
+    if leaves_bias(found) and _ends_product(scope, add):
+        return _Packing(splits)
     return _Packing(splits, add)
+
+
+def _ends_product(scope: Scope, add: ir.Node) -> bool:
+    """Say whether a sum is the only reader of a product with one matrix, which may take it in."""
+    for value in add.inputs:
+        product = None if value is None else value.producer()
+        if value is None or product is None or only_reader(value) is not add:
+            continue
+        if product.op_type == "MatMul" and not product.domain:
+            matrix = product.inputs[1]
+            return matrix is not None and scope.shapes.rank(matrix) == 2
+    return False
 
 
 def _adds_row(scope: Scope, add: ir.Node) -> bool:

@@ -369,3 +369,23 @@ def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
     error = np.abs(np.asarray(found, np.float64) - wanted).max()
     bound = 2e-2 if found.dtype.name == "bfloat16" else 3e-3
     assert error <= bound * max(1.0, np.abs(wanted).max())
+
+
+def rounded(case: Case, factor: float) -> RegionSignature:
+    """Return the region with its result divided by a number and rounded to eight bits."""
+    plain = case.signature()
+    function = plain.function()
+    (last,) = function.output
+    number = numpy_helper.from_array(np.array(factor, np.float32))
+    nodes = [
+        *function.node,
+        helper.make_node("Cast", [last], ["wide"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Constant", [], ["by"], value=number),
+        helper.make_node("Div", ["wide", "by"], ["ratio"]),
+        helper.make_node("Cast", ["ratio"], ["narrow"], to=onnx.TensorProto.FLOAT8E4M3FN),
+    ]
+    made = helper.make_function(
+        function.domain, function.name, function.input, ["narrow"], nodes, function.opset_import
+    )
+    outputs = (replace(plain.outputs[0], dtype="float8_e4m3fn"),)
+    return replace(plain, body=body_text(made), outputs=outputs)
