@@ -125,6 +125,9 @@ def main() -> int:
             results["padding"] = rows
             output.table("ms (median)", *padding_lines(rows))
     where = options.into or output.write(results, options.output, "cuda")
+    if options.into is not None:
+        options.into.parent.mkdir(parents=True, exist_ok=True)
+        options.into.write_text(json.dumps(results, indent=1), encoding="utf-8")
     print(f"\nwrote {where}")
     return 0
 

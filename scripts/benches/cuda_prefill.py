@@ -4,9 +4,9 @@
 
 compiles the computation of one of `cuda_decode.DECODERS` in float16 in one mode, and writes what a
 prompt takes. MODE is `eager`, `default`, or another of torch.compile's. GATE is as `--gate`.
-Weights are random. There are RMS norms, one product for queries, keys and values, rotation, causal
-attention of grouped heads, keys and values into caches, gated pairs with SiLU, and the logits of
-all rows. Where torch needs a Triton of its own, start this without ours.
+Weights are random. There are RMS norms, products, rotation and causal
+attention of grouped heads. Keys and values go into caches, and all rows have logits.
+Where torch needs a Triton of its own, start this without ours.
 """
 
 from __future__ import annotations

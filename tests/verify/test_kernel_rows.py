@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,26 @@ def test_the_body_for_fewer_rows() -> None:
     assert few.kernel.inputs[0].shape == (few.rows, COLUMNS)
     assert few.kernel.outputs == ((few.rows, COLUMNS),)
     assert 2 <= few.rows < ROWS / 2
+
+
+def test_constants_are_read_where_their_file_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = np.ones((ROWS, COLUMNS), np.float32)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "weights.data").write_bytes(held.tobytes())
+    tensor = ir.ExternalTensor(
+        "weights.data", 0, held.nbytes, ir.DataType.FLOAT, shape=ir.Shape(held.shape), name="w",
+        base_dir=tmp_path / "a",
+    )  # fmt: skip
+    kernel = kernel_of(bias=held)
+    inputs = tuple(
+        each if each.constant is None else replace(each, constant=tensor) for each in kernel.inputs
+    )
+    monkeypatch.chdir(tmp_path)
+    few = few_rows(replace(kernel, inputs=inputs))
+    assert few is not None
+    assert few.inputs == (0, None)
 
 
 def test_small_and_symbolic_kernels_have_all_rows() -> None:

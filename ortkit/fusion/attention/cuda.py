@@ -16,7 +16,7 @@ from ortkit.fusion.attention.cuda_semantics import AttentionNode, is_attention, 
 from ortkit.fusion.regions.access import only_reader
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.fp8_rounding import rounding_consumer, written_rounding
+from ortkit.fusion.regions.fp8_rounding import FP8, rounding_consumer, written_rounding
 from ortkit.fusion.regions.input_names import input_names
 from ortkit.fusion.regions.lower import fused_name, import_fused
 from ortkit.fusion.regions.region import FusedRegion
@@ -132,15 +132,28 @@ def _packing_before(
 
 
 def _ends_product(scope: Scope, add: ir.Node) -> bool:
-    """Say whether a sum is the only reader of a product with one matrix, which may take it in."""
+    """Say whether a sum is the only reader of a product by a matrix in fp8, which takes it in.
+
+    Other products are often ONNX Runtime's, where a sum takes more than it does in attention: 107
+    us beside 61 for 32 samples of 12 heads at 512 positions (an H200, 2026-11-29).
+    """
     for value in add.inputs:
         product = None if value is None else value.producer()
         if value is None or product is None or only_reader(value) is not add:
             continue
         if product.op_type == "MatMul" and not product.domain:
-            matrix = product.inputs[1]
-            return matrix is not None and scope.shapes.rank(matrix) == 2
+            return _is_narrow(scope, product.inputs[1])
     return False
+
+
+def _is_narrow(scope: Scope, matrix: ir.Value | None) -> bool:
+    """Say whether a matrix has eight bits: it is dequantized, and may be transposed then."""
+    node = None if matrix is None else matrix.producer()
+    if node is not None and node.op_type == "Transpose" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
+        return False
+    return scope.shapes.dtype(node.inputs[0]) == FP8 and scope.shapes.rank(node.inputs[0]) == 2
 
 
 def _adds_row(scope: Scope, add: ir.Node) -> bool:

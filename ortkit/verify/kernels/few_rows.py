@@ -73,6 +73,10 @@ def _few_along(kernel: KernelNode, axis: int, elements: int) -> FewRows | None:
     if layout is None:
         return None
     model = ir.from_proto(layout.model(kernel))
+    for name, each in zip(kernel.function.input, kernel.inputs, strict=True):
+        if each.constant is not None:
+            # What lies in a file knows its folder, which a model in memory has not.
+            model.graph.initializers[name].const_value = each.constant
     batch = fixed_batch(model)
     if batch <= _FEWEST:
         return None
