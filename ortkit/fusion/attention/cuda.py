@@ -134,8 +134,8 @@ def _packing_before(
 def _ends_product(scope: Scope, add: ir.Node) -> bool:
     """Say whether a sum is the only reader of a product by a matrix in fp8, which takes it in.
 
-    Other products are often ONNX Runtime's, where a sum takes more than it does in attention: 107
-    us beside 61 for 32 samples of 12 heads at 512 positions (an H200, 2026-11-29).
+    Other products are often ONNX Runtime's, where a sum takes more than it does in attention. For
+    32 samples of 12 heads at 512 positions it is 107 us beside 61 (an H200, 2026-11-29).
     """
     for value in add.inputs:
         product = None if value is None else value.producer()
