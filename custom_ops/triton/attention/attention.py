@@ -134,7 +134,6 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
     if narrow is not None:
         if not _LEAST_FACTOR <= abs(narrow[1]) <= 1.0 / _LEAST_FACTOR:
             return Refused("attention divided by a number whose reciprocal float32 does not have")
-        if takes_form(form):
         if takes_form(form) and box_of(form.y) > _MOST_NARROW:
             # A rounding of its own behind copies of boxes takes less than to do without these.
             return Refused("attention by copies of wide boxes with a result in eight bits")
