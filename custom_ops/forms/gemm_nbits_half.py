@@ -1,4 +1,4 @@
-"""A matrix product of half precision with weights in 4 bits, as a region's body has it."""
+"""Matrix products of half precision with weights in 4 bits, as a region's body has them."""
 
 from __future__ import annotations
 
@@ -13,37 +13,48 @@ from ortkit.refusal import Refused, needed, refusals
 from .body import Body, integer
 from .conv_half import HALF_DTYPES
 from .epilogue import Epilogue
-from .gemm import epilogue_of
+from .gemm import MOST_OPERANDS, epilogue_of
 
-_BITS = 4
+_BITS, _MOST_PRODUCTS = 4, 2
 _BLOCKS = (32, 64, 128, 256)
 # Inputs of MatMulNBits.
 _A, _WEIGHT, _SCALE, _ZERO, _ORDER, _BIAS = range(6)
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """A matrix in 4 bits; numbers are the region's inputs.
+
+    Args:
+        weight: uint8 [columns, depth / 2], of any shape.
+        scale: Of the type of x, depth / block of each column.
+        zero: uint8, two of a column in a byte; None if all are 8.
+    """
+
+    weight: int
+    scale: int
+    zero: int | None
+
+
+@dataclass(frozen=True)
 class NBitsHalf:
-    """epilogue(x W, reads ...); numbers are the region's inputs.
+    """epilogue(x matrices[0], x matrices[1], reads ...); numbers are the region's inputs.
 
     Args:
         signature: The region's.
         x: [..., depth], in half precision.
-        weight: uint8 [columns, depth / 2], of any shape.
-        scale: Of the type of x, depth / block of each column.
-        zero: uint8, two of a column in a byte; None if all are 8.
+        matrices: One, or two of a gated pair.
         reads: What the epilogue reads in addition: rows, or tensors of the result's shape.
-        epilogue: Its values are the product, the reads, and the steps.
+        epilogue: Its values are the products, the reads, and the steps.
         rows: Of x, all leading dims.
         depth: K.
-        columns: N.
+        columns: N of each product.
         block: Weights with one scale.
     """
 
     signature: RegionSignature
     x: int
-    weight: int
-    scale: int
-    zero: int | None
+    matrices: tuple[Matrix, ...]
     reads: tuple[int, ...]
     epilogue: Epilogue
     rows: Extent
@@ -52,64 +63,82 @@ class NBitsHalf:
     block: int
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights, scales and zeros."""
-        scales = self.columns * self.depth // self.block
-        zeros = 0 if self.zero is None else scales // 2
-        return self.columns * self.depth // 2 + 2 * scales + zeros
+    def has_zeros(self) -> bool:
+        """Whether a matrix has zeros other than 8."""
+        return any(matrix.zero is not None for matrix in self.matrices)
 
 
 @refusals
 def read_nbits_half(signature: RegionSignature) -> NBitsHalf | Refused | None:
-    """Return the region as a product with weights in 4 bits; None if it is something else."""
+    """Return the region as products with weights in 4 bits; None if it is something else."""
     body = Body(signature)
     nodes = body.nodes("MatMulNBits", "com.microsoft")
     if not nodes:
         return None
-    if len(nodes) != 1 or len(signature.outputs) != 1:
-        return Refused("more than one matrix product, or result")
-    (node,) = nodes
-    depth, columns, block = (integer(node, name, 0) for name in ("K", "N", "block_size"))
-    if integer(node, "bits", _BITS) != _BITS:
+    if len(nodes) > _MOST_PRODUCTS or len(signature.outputs) != 1:
+        return Refused("more than two matrix products, or more than one result")
+    if len({node.input[_A] for node in nodes}) > 1 or len({_sizes(node) for node in nodes}) > 1:
+        return Refused("products of other rows, or of matrices of other sizes")
+    depth, columns, block = _sizes(nodes[0])
+    if any(integer(node, "bits", _BITS) != _BITS for node in nodes):
         return Refused("weights that are not in 4 bits")
     if block not in _BLOCKS or depth < 1 or depth % block or columns < 1:
         return Refused(f"blocks that are none of {_BLOCKS}, or do not make up the depth")
+    x = body.inputs.get(nodes[0].input[_A])
+    if x is None:
+        return Refused("an operand that is computed in the region")
+    output, inputs = signature.outputs[0], signature.inputs
+    if output.dtype not in HALF_DTYPES:
+        return Refused(f"a product of {output.dtype}")
+    matrices = tuple(needed(_matrix(body, node)) for node in nodes)
+    shape = inputs[x].shape
+    if inputs[x].dtype != output.dtype or not shape or output.shape != (*shape[:-1], columns):
+        return Refused("a product of other sizes or types than rows and a matrix")
+    if shape[-1] != depth:
+        return Refused("a left operand of another depth")
+    weights = [matrix.weight for matrix in matrices]
+    reads, epilogue = needed(
+        epilogue_of(body, [*map(_as_gemm, nodes)], weights, body.function.output[0])
+    )
+    # Of a pair with more rows than one the other product is among what is read.
+    if len(reads) + len(matrices) > 1 + MOST_OPERANDS:
+        return Refused(f"more than {MOST_OPERANDS} further operands")
+    if any(inputs[read].dtype != output.dtype for read in reads):
+        return Refused("an operand of another type than the result's")
+    return NBitsHalf(
+        signature, x, matrices, reads, epilogue, product(map(extent_of, shape[:-1])),
+        depth, columns, block,
+    )  # fmt: skip
+
+
+def _sizes(node: onnx.NodeProto) -> tuple[int, int, int]:
+    """Return depth, columns, and the weights of a block."""
+    return integer(node, "K", 0), integer(node, "N", 0), integer(node, "block_size", 0)
+
+
+def _matrix(body: Body, node: onnx.NodeProto) -> Matrix | Refused:
+    """Return the inputs that a product's matrix is."""
     names = [*node.input, *[""] * 6][:6]
     if names[_ORDER]:
         return Refused("rows of a weight in another order")
-    operands = [body.inputs.get(name) for name in names[: _ZERO + 1]]
-    x, weight, scale, zero = operands
-    if x is None or weight is None or scale is None or (names[_ZERO] and zero is None):
+    weight, scale, zero = (body.inputs.get(name) for name in names[_WEIGHT : _ZERO + 1])
+    if weight is None or scale is None or (names[_ZERO] and zero is None):
         return Refused("an operand that is computed in the region")
-    output = signature.outputs[0]
-    if output.dtype not in HALF_DTYPES:
-        return Refused(f"a product of {output.dtype}")
+    depth, columns, block = _sizes(node)
     blocks = depth // block
+    dtype = body.signature.outputs[0].dtype
     expected = {
-        weight: ("uint8", columns * depth // 2), scale: (output.dtype, columns * blocks),
+        weight: ("uint8", columns * depth // 2), scale: (dtype, columns * blocks),
         **({} if zero is None else {zero: ("uint8", columns * -(-blocks // 2))}),
     }  # fmt: skip
-    inputs = signature.inputs
+    inputs = body.signature.inputs
     found = {
         number: (inputs[number].dtype, product(map(extent_of, inputs[number].shape)).static)
         for number in expected
     }
     if found != expected:
         return Refused("weights, scales or zeros of other types or sizes")
-    shape = inputs[x].shape
-    if inputs[x].dtype != output.dtype or not shape or output.shape != (*shape[:-1], columns):
-        return Refused("a product of other sizes or types than rows and a matrix")
-    if shape[-1] != depth:
-        return Refused("a left operand of another depth")
-    reads, epilogue = needed(
-        epilogue_of(body, [_as_gemm(node)], (weight,), body.function.output[0])
-    )
-    if any(inputs[read].dtype != output.dtype for read in reads):
-        return Refused("an operand of another type than the result's")
-    return NBitsHalf(
-        signature, x, weight, scale, zero, reads, epilogue, product(map(extent_of, shape[:-1])),
-        depth, columns, block,
-    )  # fmt: skip
+    return Matrix(weight, scale, zero)
 
 
 def _as_gemm(node: onnx.NodeProto) -> onnx.NodeProto:

@@ -62,9 +62,10 @@ bool MultiplyByLibrary(const Op& op, const ort::KernelContext* context, const Or
   if (handle == nullptr) return false;
   const float one = 1.0f, zero = 0.0f;
   const void* const weight = product.weight < 0 ? scratch[-1 - product.weight] : run.data[product.weight];
+  void* const y = product.y < 0 ? scratch[-1 - product.y] : run.data[product.y];
   return gemm(handle, kTransposed, kPlain, product.columns, static_cast<int32_t>(rows), product.depth, &one,
               weight, type, product.depth, run.data[product.x], type, product.depth, &zero,
-              run.data[product.y], type, product.columns, kSumsInFloat, kAnyAlgorithm) == 0;
+              y, type, product.columns, kSumsInFloat, kAnyAlgorithm) == 0;
 }
 
 }  // namespace ortkit::cuda

@@ -122,7 +122,7 @@ typedef struct OrtkitCeilDiv {
 typedef struct OrtkitProduct {
   int32_t x;       /* tensor, [rows, depth] */
   int32_t weight;  /* tensor, [columns, depth]; block n of scratch, of x's type: -1 - n */
-  int32_t y;       /* tensor, [rows, columns] */
+  int32_t y;       /* likewise, [rows, columns] */
   int32_t columns;
   int32_t depth;
   OrtkitExtent rows;

@@ -100,7 +100,7 @@ class Product:
         x: Number of the tensor [rows, depth], inputs first.
         weight: Number of the tensor [columns, depth], inputs first; of the scratch block n, which
             has elements of x's type, it is -1 - n.
-        y: Number of the tensor [rows, columns].
+        y: The same of [rows, columns].
         rows: M.
         columns: N.
         depth: K.

@@ -252,6 +252,14 @@ CASES = (
          " N: int = 2064, bits: int = 4, block_size: int = 32> (X, W, S)  T = Sigmoid (U)"
          "  Y = Mul (U, T)", {"X": ("n", 512), "W": (2064, 16, 16), "S": (2064 * 16,)},
          {"Y": ("n", 2064)}, _FEW_AND_MANY, dtypes={"W": "uint8"}),
+    Case("gated_products_of_weights_in_four_bits", "U = com.microsoft.MatMulNBits <K: int = 4192,"
+         " N: int = 77, bits: int = 4, block_size: int = 32> (X, W, S, Z)"
+         "  D = com.microsoft.MatMulNBits <K: int = 4192, N: int = 77, bits: int = 4,"
+         " block_size: int = 32> (X, V, R, Q)  T = Sigmoid (U)  G = Mul (U, T)  Y = Mul (G, D)",
+         {"X": ("n", 4192), "W": (77, 131, 16), "S": (77 * 131,), "Z": (77 * 66,),
+          "V": (77, 131, 16), "R": (77 * 131,), "Q": (77 * 66,)}, {"Y": ("n", 77)},
+         _FEW_AND_MANY,
+         dtypes={"W": "uint8", "Z": "uint8", "V": "uint8", "Q": "uint8"}),
     *(Case(f"product_of_{rows}_rows_with_zeros_in_four_bits", "U = com.microsoft.MatMulNBits"
            " <K: int = 576, N: int = 520, bits: int = 4, block_size: int = 64> (X, W, S, Z)"
            "  Y = Add (U, R)",

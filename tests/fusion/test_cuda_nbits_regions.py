@@ -19,7 +19,8 @@ DEPTH, COLUMNS = 128, 2048
 SHAPES = {
     "w": ((COLUMNS, DEPTH // 32, 16), np.uint8), "s": ((COLUMNS * DEPTH // 32,), np.float16),
     "z": ((COLUMNS * DEPTH // 64,), np.uint8), "b": ((COLUMNS,), np.float16),
-    "i": ((DEPTH,), np.int32),
+    "i": ((DEPTH,), np.int32), "v": ((COLUMNS, DEPTH // 32, 16), np.uint8),
+    "h": ((COLUMNS * DEPTH // 64,), np.float16),
 }  # fmt: skip
 
 
@@ -34,13 +35,14 @@ def found(
     """Return the candidates of a product `p` of x and a weight, with `body` behind it."""
     proto = onnx.parser.parse_model(f"""
     <ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
-    g (float16[{rows}, {DEPTH}] x, float16[{rows}, {COLUMNS}] r) => (y) {{
+    g (float16[{rows}, {DEPTH}] x, float16[{rows}, {COLUMNS}] r,
+      float16[{COLUMNS * DEPTH // 32}] t) => (y) {{
       p = com.microsoft.MatMulNBits <K = {DEPTH}, N = {COLUMNS}, bits = {bits}, block_size = 32>
         ({operands})
       {body}
     }}""")
     for name, (shape, dtype) in SHAPES.items():
-        array = np.ones((*shape[:-1], shape[-1] * bits // 4) if name == "w" else shape, dtype)
+        array = np.ones((*shape[:-1], shape[-1] * bits // 4) if name in "wv" else shape, dtype)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return found_by(nbits.ANCHOR, scope_of(ir.from_proto(proto)), judge, CudaCostModel)
 
@@ -66,7 +68,7 @@ def test_what_follows_a_product(body: str, nodes: int) -> None:
     [
         ("x, w, s, , i", 4, "another order"),
         ("x, w, s", 8, "4 bits"),
-        ("x, w, s, z", 4, "zeros"),
+        ("x, w, t", 4, "no constant"),
     ],
 )
 def test_what_is_left(operands: str, bits: int, reason: str) -> None:
@@ -75,7 +77,33 @@ def test_what_is_left(operands: str, bits: int, reason: str) -> None:
     assert reason in one.reason
 
 
-def test_zeros_and_a_bias() -> None:
-    (one,) = found("y = Add(p, r)", "x, w, s, z, , b", rows="1, 9")
+@pytest.mark.parametrize("rows", ["1, 9", "n, m", "1, 1"])
+def test_zeros_and_a_bias(rows: str) -> None:
+    (one,) = found("y = Add(p, r)", "x, w, s, z, , b", rows=rows)
     assert one.signature is not None
     assert {"z", "b"} <= {value.name for value in one.region.inputs}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_pair"),
+    [
+        ("K = 128, N = 2048, bits = 4, block_size = 32> (x, v, s)", True),
+        ("K = 128, N = 2048, bits = 4, block_size = 32> (x, v, s, z)", True),
+        ("K = 128, N = 2048, bits = 4, block_size = 64> (x, v, h)", False),
+        ("K = 128, N = 2048, bits = 4, block_size = 32> (a, v, s)", False),
+        ("K = 128, N = 2048, bits = 4, block_size = 32> (x, v, t)", False),
+    ],
+)
+def test_a_gated_pair(other: str, is_pair: bool) -> None:
+    candidates = found(
+        f"""a = Neg(x)
+        g = com.microsoft.QuickGelu<alpha = 1.0>(p)
+        q = com.microsoft.MatMulNBits <{other}
+        y = Mul(g, q)"""
+    )
+    regions = [one for one in candidates if one.signature is not None]
+    counts = [sum(node.op_type == "MatMulNBits" for node in one.region.nodes) for one in regions]
+    assert counts[0] == (2 if is_pair else 1)
+    if is_pair:
+        assert len(regions) == 1
+        assert {node.op_type for node in regions[0].region.nodes} >= {"QuickGelu", "Mul"}

@@ -293,7 +293,8 @@ def test_weights_in_four_bits(block: int, width: int, has_zeros: bool) -> None:
     proto = four_bits(rng, block, sizes, width, has_zeros=has_zeros)
     made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
     kinds = [region.kind for region in made.report.regions if region.emitted_as is not None]
-    assert kinds == ["product_nbits"] * 2
+    # Both products are of the same rows and meet.
+    assert kinds == ["product_nbits"]
     with (
         ortkit.Session(proto, "cuda") as theirs,
         ortkit.Session(made, "cuda", kernels="require") as ours,

@@ -160,6 +160,8 @@ class GroupedAttention:
                 of.attention.scale, of.softcap, of.window, parts, rows, keys,
             ),
             ((Extent(parts), 1), (Extent(kv_heads), 1), (q.batch, 1)), _WARPS, stages,
+            # Products behind load their matrices while this attention computes.
+            is_light=True,
         )  # fmt: skip
         join = Call(
             "grouped_join",

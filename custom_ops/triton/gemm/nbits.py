@@ -29,10 +29,11 @@ from ortkit.refusal import Refused
 from ...forms.conv_half import epilogue_text, optional
 from ...forms.epilogue import Epilogue
 from ...forms.gemm import MOST_OPERANDS
-from ...forms.gemm_nbits_half import NBitsHalf, read_nbits_half
+from ...forms.gemm_nbits_half import Matrix, NBitsHalf, read_nbits_half
 from ..alignment import UNALIGNED_ARCHITECTURES
 from .gemm import fits
 from .gemm_tiles import PROCESSORS
+from .nbits_row import one_row, takes_one_row
 
 #: Weights of a group, whose words are the depth of one step of the tensor cores.
 _GROUP = 64
@@ -140,33 +141,63 @@ _PLAIN, _AFTER = (64, 128, 32, 3), (8, 256)
 
 
 @dataclass(frozen=True)
+class _Factor:
+    """One of the products of a region, and what is computed with its result.
+
+    Args:
+        matrix: Its own.
+        reads: Operands of the epilogue, and None for those that are missing.
+        kinds: How large they are.
+        epilogue: What is behind it.
+        y: The result.
+    """
+
+    matrix: Matrix
+    reads: tuple[Passed, ...]
+    kinds: tuple[int, ...]
+    epilogue: Epilogue
+    y: Tensor | Scratch
+
+    def text(self, *names: str) -> str:
+        """Return the kernels of these names, with the epilogue."""
+        text = "".join(map(kernel_text, names))
+        return text + epilogue_text("epilogue", self.epilogue, MOST_OPERANDS + 1)
+
+
+@dataclass(frozen=True)
 class NBitsGemm:
-    """A product with weights in 4 bits."""
+    """Products with weights in 4 bits, one or a gated pair.
+
+    One row of a pair has one launch. With more rows the second product is computed alone, and the
+    first one reads it as an operand of the epilogue.
+    """
 
     form: NBitsHalf
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of rows, and one for tensors that are not aligned."""
         tiles, rows = tiles_of(self.form.block, self.form.columns), self.form.rows.static
+        first = (one_row(self.form),) if takes_one_row(self.form) else ()
         if rows is not None:
             # What is made for some architectures is followed by what is made for all.
             fitting = self._fitting(rows)
             is_for_all = not isinstance(fitting[0], LargeM) or fitting[0].architectures is None
-            tiles = tuple(fitting[: 1 if is_for_all else 2])
+            tiles = () if first else tuple(fitting[: 1 if is_for_all else 2])
         made = (
             self._written() if isinstance(tile, Written) else self._variant(tile) for tile in tiles
         )
-        return (*made, self._unaligned())
+        return (*first, *made, self._unaligned())
 
     def estimate(self, level: str) -> tuple[float, float]:
-        """Return nanoseconds of the product, ONNX Runtime's and ours."""
+        """Return nanoseconds of the products, ONNX Runtime's and ours."""
         del level
         of, rows = self.form, self.form.rows.at(NOMINAL_SIZE)
         weights = of.depth * of.columns
         is_written = isinstance(self._fitting(rows)[0], Written)
         costs = _ONE if rows <= _ROWS_OF_ONE else _MANY if is_written else _FEW
         before, after = (
-            launch + weights * (weight + rows * multiply) for launch, weight, multiply in costs
+            len(of.matrices) * (launch + weights * (weight + rows * multiply))
+            for launch, weight, multiply in costs
         )
         return before, after
 
@@ -178,6 +209,36 @@ class NBitsGemm:
             if rows <= tile.most_rows
             and not (isinstance(tile, LargeM) and tile.is_whole and rows % tile.rows)
         ]
+
+    def _factors(self, first: int = 0) -> list[_Factor]:
+        """Return the products in the order in which they are computed.
+
+        Args:
+            first: The block of scratch memory that the second product goes to.
+        """
+        of = self.form
+        inputs, whole = of.signature.inputs, of.signature.outputs[0].shape
+        reads: list[Passed] = [*map(Tensor, of.reads)]
+        kinds = [_WHOLE if inputs[read].shape == whole else _ROW for read in of.reads]
+        factors: list[_Factor] = []
+        missing = (None,) * MOST_OPERANDS, (_NONE,) * MOST_OPERANDS
+        for matrix in of.matrices[1:]:
+            scratch = Scratch(first, of.signature.outputs[0].dtype)
+            factors.append(_Factor(matrix, *missing, Epilogue((), ()), scratch))
+            reads, kinds = [scratch, *reads], [_WHOLE, *kinds]
+        count = MOST_OPERANDS - len(reads)
+        return [
+            *factors,
+            _Factor(
+                of.matrices[0], (*reads, *missing[0][:count]), (*kinds, *missing[1][:count]),
+                of.epilogue, Tensor(len(of.signature.inputs)),
+            ),
+        ]  # fmt: skip
+
+    def _scratch(self) -> tuple[Extent, ...]:
+        """Return the bytes of the product that another one reads, if there is one."""
+        of = self.form
+        return (of.rows * Extent(2 * of.columns),) * (len(of.matrices) - 1)
 
     def _variant(self, tile: SmallM | LargeM) -> VariantSource:
         """Return the kernel for the rows that a tile is for."""
@@ -192,98 +253,104 @@ class NBitsGemm:
         else:
             own = tile.groups, tile.is_late
             height = tile.rows // (2 if tile.is_late and of.block < _GROUP else 1)
-        arguments: tuple[Passed, ...] = (
-            *self._operands(), Size(rows), of.columns, of.depth, of.block, tile.rows, tile.columns,
-            *own, tile.stages, of.depth % step == 0, self._is_bfloat(), *self._kinds(),
-        )  # fmt: skip
         sides = (columns, tile.columns), (rows, height)
         grid = (*(sides if is_small_m else sides[::-1]), (ONE, 1))
         name = "nbits_small_m_kernel" if is_small_m else "nbits_large_m_kernel"
-        call = Call(name, arguments, grid, tile.warps, tile.stages)
+        calls = [
+            Call(
+                name,
+                (
+                    *self._operands(one), Size(rows), of.columns, of.depth, of.block, tile.rows,
+                    tile.columns, *own, tile.stages, of.depth % step == 0, self._is_bfloat(),
+                    *one.kinds,
+                ),
+                grid, tile.warps, tile.stages, text=one.text("nbits_kernel"),
+            )
+            for one in self._factors()
+        ]  # fmt: skip
         return hand_variant(
-            of.signature, [call], self._text("nbits_kernel"),
-            self._conditions(tile.most_rows, divisor),
+            of.signature, calls, "", self._conditions(tile.most_rows, divisor),
+            scratch=self._scratch(),
             architectures=tile.architectures if isinstance(tile, LargeM) else None,
         )  # fmt: skip
 
     def _written(self) -> VariantSource:
-        """Return the launches that write the matrix, multiply, and do what follows in place."""
-        of, y = self.form, Tensor(len(self.form.signature.inputs))
-        dtype = of.signature.outputs[0].dtype
-        matrix = Scratch(0, dtype)
+        """Return the launches that write a matrix, multiply, and do what follows in place."""
+        of = self.form
+        calls = [call for one in self._factors(1) for call in self._written_calls(one)]
+        return hand_variant(
+            of.signature, calls, "", self._conditions(_MOST_ROWS),
+            scratch=(Extent(2 * of.columns * of.depth), *self._scratch()),
+        )  # fmt: skip
+
+    def _written_calls(self, one: _Factor) -> list[Call]:
+        of = self.form
+        matrix = Scratch(0, of.signature.outputs[0].dtype)
         words = Extent(of.columns * of.depth // 8)
         write = Call(
             "nbits_dequantize_kernel",
             (
-                Tensor(of.weight), Tensor(of.scale), optional(of.zero), matrix, of.columns,
-                of.depth, of.block, _WORDS, _TURNS, self._is_bfloat(),
+                *self._matrix(one), matrix, of.columns, of.depth, of.block, _WORDS, _TURNS,
+                self._is_bfloat(),
             ),
             ((words, _WORDS * _TURNS), (ONE, 1), (ONE, 1)), _WARPS,
             text=kernel_text("nbits_dequantize_kernel"),
         )  # fmt: skip
         rows, columns, depth, stages = _PLAIN
         nothing: tuple[Passed, ...] = (Tensor(of.x),) * MOST_OPERANDS
+        y = one.y.index if isinstance(one.y, Tensor) else -1 - one.y.index
         multiply = Call(
             "gemm_kernel",
             (
-                Tensor(of.x), matrix, matrix, *nothing, y, Size(of.rows), of.columns, of.depth,
+                Tensor(of.x), matrix, matrix, *nothing, one.y, Size(of.rows), of.columns, of.depth,
                 rows, columns, depth, True, False, False, *[_NONE] * MOST_OPERANDS, None,
             ),
             ((of.rows, rows), (Extent(of.columns), columns), (ONE, 1)), 4, stages,
             text=kernel_text("gemm_kernel")
             + epilogue_text("epilogue", Epilogue((), ()), MOST_OPERANDS + 1),
-            product=Product(of.x, -1, y.index, of.rows, of.columns, of.depth),
+            product=Product(of.x, -1, y, of.rows, of.columns, of.depth),
         )  # fmt: skip
         rows, columns = _AFTER
         finish = Call(
             "nbits_epilogue_kernel",
-            (*self._operands()[4:], Size(of.rows), of.columns, rows, columns, *self._kinds()),
+            (*one.reads, one.y, Size(of.rows), of.columns, rows, columns, *one.kinds),
             ((of.rows, rows), (Extent(of.columns), columns), (ONE, 1)), 4,
-            text=self._text("nbits_kernel", "nbits_epilogue_kernel"),
+            text=one.text("nbits_kernel", "nbits_epilogue_kernel"),
         )  # fmt: skip
-        calls = [write, multiply, *([finish] if of.epilogue.steps else [])]
-        return hand_variant(
-            of.signature, calls, "", self._conditions(_MOST_ROWS),
-            scratch=(Extent(2 * of.columns * of.depth),),
-        )  # fmt: skip
+        return [write, multiply, *([finish] if one.epilogue.steps else [])]
 
     def _unaligned(self) -> VariantSource:
         """Return the kernel that reads numbers one by one."""
         of, tile = self.form, LargeM(64, 64, 64, 4, 3)
-        arguments: tuple[Passed, ...] = (
-            *self._operands(), Size(of.rows), of.columns, of.depth, of.block,
-            tile.rows, tile.columns, min(tile.depth, of.block), self._is_bfloat(), *self._kinds(),
-        )  # fmt: skip
         grid = ((of.rows, tile.rows), (Extent(of.columns), tile.columns), (ONE, 1))
-        call = Call("nbits_plain_kernel", arguments, grid, tile.warps, tile.stages)
+        calls = [
+            Call(
+                "nbits_plain_kernel",
+                (
+                    *self._operands(one), Size(of.rows), of.columns, of.depth, of.block, tile.rows,
+                    tile.columns, min(tile.depth, of.block), self._is_bfloat(), *one.kinds,
+                ),
+                grid, tile.warps, tile.stages, text=one.text("nbits_kernel", "nbits_plain_kernel"),
+            )
+            for one in self._factors()
+        ]  # fmt: skip
         return hand_variant(
-            of.signature, [call], self._text("nbits_kernel", "nbits_plain_kernel"),
-            self._conditions(_MOST_ROWS), is_aligned=False, architectures=UNALIGNED_ARCHITECTURES,
+            of.signature, calls, "", self._conditions(_MOST_ROWS), is_aligned=False,
+            scratch=self._scratch(), architectures=UNALIGNED_ARCHITECTURES,
         )  # fmt: skip
 
-    def _operands(self) -> tuple[Passed, ...]:
-        of = self.form
-        missing = [None] * (MOST_OPERANDS - len(of.reads))
-        return (
-            Tensor(of.x), Tensor(of.weight), Tensor(of.scale), optional(of.zero),
-            *map(Tensor, of.reads), *missing, Tensor(len(of.signature.inputs)),
-        )  # fmt: skip
+    def _matrix(self, one: _Factor) -> tuple[Passed, ...]:
+        matrix = one.matrix
+        return Tensor(matrix.weight), Tensor(matrix.scale), optional(matrix.zero)
 
-    def _kinds(self) -> tuple[int, ...]:
-        """Return how large the operands of the epilogue are."""
-        inputs, whole = self.form.signature.inputs, self.form.signature.outputs[0].shape
-        kinds = [_WHOLE if inputs[read].shape == whole else _ROW for read in self.form.reads]
-        return (*kinds, *[_NONE] * (MOST_OPERANDS - len(kinds)))
+    def _operands(self, one: _Factor) -> tuple[Passed, ...]:
+        return Tensor(self.form.x), *self._matrix(one), *one.reads, one.y
 
     def _is_bfloat(self) -> bool:
         return self.form.signature.outputs[0].dtype == "bfloat16"
 
     def _conditions(self, most: int, divisor: int = 1) -> tuple[Condition, ...]:
         return (Condition(self.form.rows, divisor, most),)
-
-    def _text(self, *names: str) -> str:
-        text = "".join(map(kernel_text, names))
-        return text + epilogue_text("epilogue", self.form.epilogue, MOST_OPERANDS + 1)
 
 
 def match(signature: RegionSignature) -> NBitsGemm | Refused | None:
@@ -296,12 +363,16 @@ def match(signature: RegionSignature) -> NBitsGemm | Refused | None:
     if not isinstance(form, NBitsHalf):
         return form
     rows = form.rows.static
-    if form.zero is not None and (rows is None or rows == 1):
+    is_slow = not takes_one_row(form) and (rows is None or rows == 1)
+    if is_slow and form.has_zeros:
         return Refused("zeros, and rows of which there may be one")
-    if form.columns < _LEAST_OF_ONE and (rows is None or rows == 1):
+    if is_slow and form.columns < _LEAST_OF_ONE:
         return Refused("few columns, and rows of which there may be one")
     return NBitsGemm(form) if fits(form.columns) else Refused("a product of too many columns")
 
 
-ANCHOR = Anchor("product_nbits", match, (("com.microsoft", "MatMulNBits"),), dtype="float16")
+ANCHOR = Anchor(
+    "product_nbits", match, (("com.microsoft", "MatMulNBits"),), dtype="float16", weight="uint8",
+    regions="ortkit.fusion.gemm.cuda_nbits:products",
+)  # fmt: skip
 BFLOAT = replace(ANCHOR, dtype="bfloat16")

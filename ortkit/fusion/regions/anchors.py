@@ -36,7 +36,7 @@ def grown(search: Search, anchor: Anchor) -> Iterator[Candidate]:
     if anchor.regions:
         yield from load(anchor.regions)(search, anchor)
     else:
-        yield from around(search, anchor, partial(_regions, anchor, search))
+        yield from around(search, anchor, partial(regions_around, anchor, search))
 
 
 def around(
@@ -59,7 +59,7 @@ def around(
             yield (
                 candidate
                 if isinstance(candidate, Candidate)
-                else _candidate(search, anchor, core, *candidate)
+                else candidate_of(search, anchor, core, *candidate)
             )
 
 
@@ -71,7 +71,7 @@ def is_for(target: Target, signature: RegionSignature) -> bool:
     return all(level.startswith(item.level) for item in fitting)
 
 
-def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused | None:
+def regions_around(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused | None:
     """Return the regions around a node; None if it is none of the anchor's."""
     before = _before(search, anchor, node)
     if before is None:
@@ -84,7 +84,7 @@ def _regions(anchor: Anchor, search: Search, node: ir.Node) -> Choices | Refused
     return (*before, node), (search.described(nodes, anchor.kind) for nodes in choices)
 
 
-def _candidate(
+def candidate_of(
     search: Search,
     anchor: Anchor,
     core: Sequence[ir.Node],

@@ -40,10 +40,9 @@ _NORMS = where(row_norm=True)
 _NORM_ROW_NS = 0.69
 _SKIP_NORMS = where(domain="com.microsoft", row_norm=True)
 #: Of one row between products of ours: what a launch of another library takes in addition, since
-#: neither it nor the one behind it begins before the one in front has ended. Between products with
-#: weights in 4 bits it takes nothing: they are slower where they begin early (H200, 2026-11).
+#: neither it nor the one behind it begins before the one in front has ended (H200, 2026-11).
 _BETWEEN_NS = 1000.0
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_PRODUCTS = frozenset({("", "MatMul"), ("", "Gemm"), ("com.microsoft", "MatMulNBits")})
 _HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
@@ -69,7 +68,7 @@ class CudaCostModel(CostModel):
             return False
         shapes, normed = self._scope.shapes, node.outputs[0]
         readers = (use.node for use in normed.uses())
-        if not any(reader.op_type in _PRODUCTS and not reader.domain for reader in readers):
+        if _PRODUCTS.isdisjoint((reader.domain, reader.op_type) for reader in readers):
             return False
         leading = (shapes.shape(normed) or ())[:-1]
         is_known = all(isinstance(size, int) for size in leading)

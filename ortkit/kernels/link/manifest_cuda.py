@@ -266,7 +266,7 @@ def _check_product(where: str, product: Product, tensors: int, scratch: int) -> 
     """Raise unless a product is of tensors and scratch memory that are there."""
     is_present = (
         0 <= product.x < tensors
-        and 0 <= product.y < tensors
+        and -scratch <= product.y < tensors
         and -scratch <= product.weight < tensors
     )
     if not is_present or not 0 < product.columns < 2**31 or not 0 < product.depth < 2**31:

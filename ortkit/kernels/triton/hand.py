@@ -91,6 +91,7 @@ class Call:
         has_early_start: Whether the function calls `begin` where it waits for the launch before;
             see `launch_early_kernel`.
         product: What it computes, for a library to compute instead; None for nothing such.
+        is_light: Whether the next launch may begin at once; see `StepSource`.
     """
 
     function: str
@@ -105,6 +106,7 @@ class Call:
     text: str | None = None
     has_early_start: bool = False
     product: Product | None = None
+    is_light: bool = False
 
 
 def kernel_text(name: str) -> str:
@@ -164,7 +166,7 @@ def hand_variant(
             StepSource(
                 entry, module, parameters, call.grid, call.warps, call.stages, call.fp_fusion,
                 call.registers, wrapper.maps(), call.is_gluon, call.workers, early_text=early,
-                product=call.product,
+                product=call.product, is_light=call.is_light,
             )
         )  # fmt: skip
     return VariantSource(

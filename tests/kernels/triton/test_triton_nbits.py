@@ -40,7 +40,8 @@ class Case:
         columns: N.
         block: Weights with one scale.
         zero: Whether there are zeros.
-        tail: What follows: nothing, "bias", "silu", "residual", "gate", "gate and residual".
+        tail: What follows: nothing, "bias", "silu", "residual", "gate", "gate and residual". Of a
+            gated "pair" there are two matrices; a "pair with biases" adds a row to each product.
         dtype: Of x and the result.
         bits: Of a weight.
     """
@@ -67,7 +68,20 @@ class Case:
             specs["z"] = TensorSpec("z", "uint8", (self.columns * -(-blocks // 2),))
         names = ["x", "w", "s", "z" if self.zero else ""]
         product, tail = "y", ""
-        if self.tail == "bias":
+        if self.tail.startswith("pair"):
+            for name in "wsz"[: 3 if self.zero else 2]:
+                specs[f"{name}2"] = replace(specs[name], name=f"{name}2")
+            tail = "g = Sigmoid (p)  h = Mul (p, g)  y = Mul (h, q)"
+            if self.tail == "pair with biases":
+                row = (self.columns,)
+                specs |= {name: TensorSpec(name, self.dtype, row) for name in ("b", "b2")}
+                tail = "u = Add (p, b)  g = Sigmoid (u)  h = Mul (u, g)  v = Add (q, b2)" + (
+                    "  y = Mul (h, v)"
+                )
+            product = "p"
+            others = ["x", *(f"{name}2" if name else "" for name in names[1:])]
+            tail = self._product("q", others) + tail
+        elif self.tail == "bias":
             specs["b"] = TensorSpec("b", self.dtype, (self.columns,))
             names += ["", "b"]
         elif self.tail == "silu":
@@ -79,15 +93,20 @@ class Case:
             specs["r"] = TensorSpec("r", self.dtype, whole)
             operator = "Add" if self.tail == "residual" else "Mul"
             product, tail = "p", f"y = {operator} (p, r)"
-        operands = ", ".join(names).rstrip(", ")
         text = (
             f'<opset_import: ["" : 23, "com.microsoft" : 1]> product_nbits '
-            f"({', '.join(specs)}) => (y) {{ {product} = com.microsoft.MatMulNBits"
-            f"<K: int = {self.depth}, N: int = {self.columns}, bits: int = {self.bits}, "
-            f"block_size: int = {self.block}> ({operands})  {tail} }}"
+            f"({', '.join(specs)}) => (y) {{ {self._product(product, names)} {tail} }}"
         )
         outputs = (TensorSpec("y", self.dtype, whole),)
         return RegionSignature("product_nbits", text, tuple(specs.values()), outputs)
+
+    def _product(self, result: str, names: list[str]) -> str:
+        operands = ", ".join(names).rstrip(", ")
+        return (
+            f"{result} = com.microsoft.MatMulNBits<K: int = {self.depth}, "
+            f"N: int = {self.columns}, bits: int = {self.bits}, "
+            f"block_size: int = {self.block}> ({operands})  "
+        )
 
     def feeds(self, rows: int) -> list[np.ndarray]:
         """Return numbers for each input."""
@@ -99,21 +118,22 @@ class Case:
                 found.append(rng.integers(0, 256, shape, np.uint8))
                 continue
             values = rng.standard_normal(shape)
-            values = (0.5 + np.abs(values)) / 16 if spec.name == "s" else values
+            values = (0.5 + np.abs(values)) / 16 if spec.name in ("s", "s2") else values
             found.append(values.astype(numpy_dtype(spec.dtype)))
         return found
 
     def expected(self, feeds: list[np.ndarray]) -> np.ndarray:
         """Return the result in float64."""
         given = dict(zip([item.name for item in self.signature().inputs], feeds, strict=True))
-        blocks = self.depth // self.block
-        numbers = halves(given["w"]).reshape(self.columns, blocks, self.block)
-        zero = 8.0
-        if self.zero:
-            zero = halves(given["z"].reshape(self.columns, -1))[..., :blocks, None]
-        scale = given["s"].astype(np.float64).reshape(self.columns, blocks, 1)
-        matrix = ((numbers - zero) * scale).reshape(self.columns, self.depth)
-        value = given["x"].astype(np.float64) @ matrix.T
+        value = self._by(given, "")
+        if self.tail.startswith("pair"):
+            second = self._by(given, "2")
+            if "b" in given:
+                value, second = (
+                    made + given[name].astype(np.float64)
+                    for made, name in ((value, "b"), (second, "b2"))
+                )
+            return value / (1 + np.exp(-value)) * second
         other = given.get("b", given.get("r"))
         if self.tail == "silu":
             return value / (1 + np.exp(-value))
@@ -123,6 +143,17 @@ class Case:
         if "q" in given:
             return value * other + given["q"].astype(np.float64)
         return value * other if self.tail == "gate" else value + other
+
+    def _by(self, given: dict[str, np.ndarray], end: str) -> np.ndarray:
+        """The rows by the matrix whose tensors' names have an end."""
+        blocks = self.depth // self.block
+        numbers = halves(given[f"w{end}"]).reshape(self.columns, blocks, self.block)
+        zero = 8.0
+        if self.zero:
+            zero = halves(given[f"z{end}"].reshape(self.columns, -1))[..., :blocks, None]
+        scale = given[f"s{end}"].astype(np.float64).reshape(self.columns, blocks, 1)
+        matrix = ((numbers - zero) * scale).reshape(self.columns, self.depth)
+        return given["x"].astype(np.float64) @ matrix.T
 
 
 def halves(packed: np.ndarray) -> np.ndarray:
@@ -143,6 +174,10 @@ CASES = {
     "rows of two axes": Case(rows=(2, "sequence"), columns=16),
     "rows of results that are not aligned": Case(columns=36),
     "two operands as large as the result": Case(columns=264, tail="gate and residual"),
+    "pair": Case(depth=160, columns=37, tail="pair"),
+    "pair with zeros and biases": Case(depth=192, block=64, zero=True, tail="pair with biases"),
+    "pair in bfloat16": Case(depth=96, tail="pair", dtype="bfloat16"),
+    "pair of one row": Case(rows=(1, 1), depth=96, zero=True, tail="pair"),
 }
 #: Rows that each variant takes, where all of them are there.
 ROWS = (3, 19, 150, 5)
@@ -162,6 +197,8 @@ def test_products(name: str, interpreter: Interpreter) -> None:
     signature = case.signature()
     sources = variants_of(signature)
     rows = (1, 1) if case.rows == (1, 1) else ROWS
+    if case.dtype == "float16" and case.rows[0] == "batch":
+        rows = (1, *rows)
     for number, source in enumerate(sources):
         feeds = case.feeds(rows[number] if number + 1 < len(sources) else 3)
         shift = 0 if source.is_aligned else 2
@@ -175,10 +212,10 @@ REFUSED = {
     "8 bits": (Case(bits=8), "4 bits"),
     "blocks of 16": (Case(block=16), "blocks"),
     "float32": (Case(dtype="float32"), "float32"),
-    "zeros of one row": (Case(rows=(1, 1), zero=True), "zeros"),
-    "zeros of any rows": (Case(zero=True), "zeros"),
-    "few columns of any rows": (Case(columns=2040), "few columns"),
-    "few columns of one row": (Case(rows=(1, 1), columns=2040), "few columns"),
+    "zeros of one row": (Case(rows=(1, 1), zero=True, dtype="bfloat16"), "zeros"),
+    "zeros of any rows": (Case(zero=True, dtype="bfloat16"), "zeros"),
+    "few columns of any rows": (Case(columns=2040, dtype="bfloat16"), "few columns"),
+    "few columns of one row": (Case(rows=(1, 1), columns=2040, dtype="bfloat16"), "few columns"),
 }
 
 
@@ -188,6 +225,33 @@ def test_what_is_refused(name: str) -> None:
     found = template_for(case.signature())
     assert isinstance(found, Refused)
     assert reason in found.reason
+
+
+#: Of one row: chunks of 32 weights that make up no steps, several steps, blocks of more chunks.
+OF_ONE_ROW = {
+    "one chunk": Case(depth=32, columns=5),
+    "an odd number of chunks": Case(depth=1056, columns=9, zero=True, tail="bias"),
+    "two steps": Case(depth=8192, columns=6),
+    "steps with a rest": Case(depth=4096 + 320, columns=3, block=64, zero=True),
+    "blocks of 128": Case(depth=2176, columns=7, block=128, zero=True, tail="silu"),
+    "blocks of 256": Case(depth=1024, columns=4, block=256),
+    "a deep pair": Case(depth=4096 + 96, columns=5, zero=True, tail="pair with biases"),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_ROW)
+def test_one_row(name: str, interpreter: Interpreter) -> None:
+    case = OF_ONE_ROW[name]
+    signature, feeds = case.signature(), case.feeds(1)
+    # Outliers, and numbers below the least normal one of half precision.
+    feeds[0][..., ::7] *= 4000
+    feeds[0][..., 3::11] *= np.float16(1e-6)
+    (got,) = interpreter.run(signature, feeds, 0, sources=variants_of(signature))
+    want = case.expected(feeds)
+    assert np.isfinite(want).all()
+    is_small = np.abs(want) < 60_000
+    off = np.abs(got.astype(np.float64) - want)[is_small]
+    assert off.max() <= 2.0**-11 * np.abs(want[is_small]).max() + 2.0**-25
 
 
 PACKED = ("blocks of 32", "an odd number of blocks with zeros", "bfloat16")
@@ -234,12 +298,22 @@ def test_for_which_rows_the_matrix_is_written(columns: int, rows: int, is_writte
             assert products == ([False, True] if is_written else [False])
 
 
-def test_what_cublas_computes_is_what_the_kernel_does() -> None:
-    case = Case(depth=96, columns=48, tail="silu")
-    (source,) = (variant for variant in variants_of(case.signature()) if len(variant.steps) == 3)
-    found = [step.product for step in source.variant([0, 0, 0]).steps]
+@pytest.mark.parametrize(
+    ("tail", "products"), [("silu", [None, 3, None]), ("pair", [None, -2, None, 5, None])]
+)
+def test_what_cublas_computes_is_what_the_kernel_does(
+    tail: str, products: list[int | None]
+) -> None:
+    case = Case(depth=96, columns=48, tail=tail)
+    (source,) = (
+        variant for variant in variants_of(case.signature()) if len(variant.steps) == len(products)
+    )
+    found = [step.product for step in source.variant([0] * len(products)).steps]
     rows = Extent(1, ("s0", "s1"))
-    assert found == [None, Product(x=0, weight=-1, y=3, rows=rows, columns=48, depth=96), None]
+    assert found == [
+        None if y is None else Product(x=0, weight=-1, y=y, rows=rows, columns=48, depth=96)
+        for y in products
+    ]
 
 
 @pytest.mark.parametrize(
