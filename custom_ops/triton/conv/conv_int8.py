@@ -134,7 +134,7 @@ class Int8Convolution:
         inputs = len(form.signature.inputs)
         arguments: tuple[Passed, ...] = (
             source.x, source.weight,
-            None if form.zero is None else Tensor(form.zero), Tensor(inputs),
+            None if form.zero is None else Tensor(form.zero), source.moved, Tensor(inputs),
             None if form.kept is None else Tensor(inputs + 1),
             *map(Tensor, finish.operands), Size(self.pixels), Size(source.height),
             Size(source.width), source.channels, source.pitch,

@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def conv_int8_kernel(
-    x, w, zero, y, second, operands,
+    x, w, zero, moved, y, second, operands,
     pixels,
     H, W, C: tl.constexpr, PITCH: tl.constexpr, OH, OW, OUT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
@@ -27,6 +27,8 @@ def conv_int8_kernel(
             be those of the next one, too.
         w: int8 [OUT, KH, KW, C].
         zero: uint8, what stands for 0 in x; None for 0.
+        moved: int32 [OUT], the sums of `w` times `zero`, as a launch before added them, which reads no
+            pixel outside of x; or None.
         y: [N, OH, OW, OUT].
         second: float32 of that shape, or None.
         pixels: N * OH * OW.
@@ -41,7 +43,7 @@ def conv_int8_kernel(
     acc = tl.zeros((BM, BN), tl.int32)
     around = tl.zeros((), tl.uint8)
     sums = tl.zeros((BN,), tl.int32)
-    if zero is not None:
+    if zero is not None and moved is None:
         around = tl.load(zero)
     DEPTH: tl.constexpr = KH * KW * C
     image = rm // (OH * OW)
@@ -86,10 +88,12 @@ def conv_int8_kernel(
             mask=is_column[None, :] & is_k[:, None],
             other=0,
         )
-        if zero is not None:
+        if zero is not None and moved is None:
             sums += tl.sum(b.to(tl.int32), 0)
         acc = unsigned_dot(a, b, acc)
-    if zero is not None:
+    if moved is not None:
+        acc -= tl.load(moved + rn, mask=is_column, other=0)[None, :]
+    elif zero is not None:
         acc -= sums[None, :] * around.to(tl.int32)
     at = rm[:, None].to(tl.int64) * OUT + rn[None, :]
     mask = is_row[:, None] & is_column[None, :]

@@ -24,6 +24,8 @@ from .imaged import Imaged
 
 #: Bytes of a vector; pixels of a block of threads, numbers of the filter.
 _VECTOR, _PIXELS, _NUMBERS = 16, 32, 256
+#: Of one sum.
+_SUM_BYTES = 4
 #: Numbers of a pixel: more are no step of a window over an image.
 _MOST_UNITS = 2048
 #: Numbers of a filter of one channel up to which they are gathered where they lie.
@@ -49,6 +51,8 @@ class Source:
         is_planar: Whether the image has its channels outermost.
         calls: Launches before the product.
         scratch: Bytes of what they write.
+        moved: int32 [M] of a launch before, by which sums of bytes are too large; None if there is
+            none.
     """
 
     x: Passed
@@ -65,6 +69,7 @@ class Source:
     is_planar: bool = False
     calls: tuple[Call, ...] = ()
     scratch: tuple[Extent, ...] = ()
+    moved: Scratch | None = None
 
     @property
     def taps(self) -> int:
@@ -125,12 +130,13 @@ def spread(
         side + tap - 1 for side, tap in zip(known, taps, strict=True) if side is not None
     )
     image, filters = Scratch(0, dtypes[0]), Scratch(1, dtypes[1])
+    moved = None if around is None else Scratch(2, "int32")
     lines = extent_of(conv.output.shape[0]) * Extent(rows)
     call = Call(
         "space_to_depth_kernel",
         (
             Tensor(x), Tensor(weight), None if around is None else Tensor(around), image, filters,
-            Size(height), Size(width),
+            moved, Size(height), Size(width),
             channels, conv.channels, *window.kernel, *window.strides, *window.dilations,
             *window.pads[:2], rows, columns, *taps, units, power(units), _PIXELS, _NUMBERS,
         ),
@@ -141,8 +147,10 @@ def spread(
     scratch = (
         lines * Extent(size * columns * units),
         Extent(size * conv.channels * taps[0] * taps[1] * units),
+        *(() if moved is None else (Extent(_SUM_BYTES * conv.channels),)),
     )
     return Source(
         image, filters, Extent(rows), Extent(columns), taps[1] * units, units,
         (taps[0], 1), (1, 1), (1, 1), (0, 0), taps[0] == 1, False, (call,), scratch,
+        moved,
     )  # fmt: skip

@@ -22,8 +22,10 @@ from ...forms.gemm_int8 import (
     Stage,
 )
 
-#: Beside one and a half times 2^23 a float32 has no room for a fraction.
-_ROUNDING = "12582912.0"
+#: Beside one and a half times 2^23 a float32 has no room for a fraction; its bits as an integer.
+_ROUNDING, _ROUNDING_BITS = "12582912.0", 0x4B400000
+#: The bits of 2^23, whose lowest ones are those of a byte that is added.
+_BYTE_BITS, _BYTE = 0x4B000000, "8388608.0"
 
 
 def whole_operands(form: Int8Form) -> tuple[int, ...]:
@@ -59,10 +61,11 @@ class FinishWriter:
         if form.added is not None:
             value = e.share(Expr(f"(acc + {self._row(form.added)})", "int32"))
         value = e.share(Expr(f"({value.text}.to(tl.float32) * {self._scales()})", "float32"))
+        last = len(form.stages) - 1
         for number, stage in enumerate(form.stages):
             if number == form.kept:
                 e.lines.append(f"tl.store(second + at, {value.text}, mask=mask)")
-            value = e.share(self._stage(stage, value))
+            value = e.share(self._stage(stage, value, is_last=number == last))
         where = "at, mask, channel, is_channel, second"
         if self.box is not None:
             where = "image, top, left, first, channel, is_channel"
@@ -89,8 +92,12 @@ class FinishWriter:
     def _whole(self, number: int) -> str:
         if self.box is None:
             return f"tl.load({self._input(number)} + at, mask=mask, other=0).to(tl.float32)"
-        loaded = f"{self._input(number)}.load([image, top, left, first])"
-        return f"{loaded}.reshape({self.box}).to(tl.float32)"
+        loaded = f"{self._input(number)}.load([image, top, left, first]).reshape({self.box})"
+        if self.form.signature.inputs[number].dtype != "uint8":
+            return f"{loaded}.to(tl.float32)"
+        # An integer becomes a float32 by an instruction of half the rate.
+        bits = f"({loaded}.to(tl.int32) | {_BYTE_BITS})"
+        return f"({bits}.to(tl.float32, bitcast=True) - {_BYTE})"
 
     def _scales(self) -> str:
         form = self.form
@@ -105,14 +112,15 @@ class FinishWriter:
         return self.e.share(Expr(text, dtype)).text
 
     # ---- stages
-    def _stage(self, stage: Stage, value: Expr) -> Expr:
+    def _stage(self, stage: Stage, value: Expr, *, is_last: bool) -> Expr:
+        """Return what a stage makes: float32, or uint8 of the last one that rounds."""
         match stage:
             case Quantize():
-                return self._quantized(stage, value)
+                return self._quantized(stage, value, is_last=is_last)
             case Dequantize(grid):
                 return self._widened(value.text, grid)
             case AddQuantized():
-                return self._sum(stage, value)
+                return self._sum(stage, value, is_last=is_last)
             case Lookup(table):
                 found = f"tl.load({self._input(table)} + {value.text}.to(tl.int32))"
                 return Expr(f"{found}.to(tl.float32)", "float32")
@@ -123,20 +131,37 @@ class FinishWriter:
         moved = f"({numbers} - {self._number(grid.zero)})"
         return Expr(f"({moved} * {self._scale(grid)})", "float32")
 
-    def _nearest(self, value: str, low: str, high: str) -> str:
-        cut = self._shared(f"tl.minimum(tl.maximum({value}, {low}), {high})")
-        raised = self._shared(f"({cut} + {_ROUNDING})")
-        return f"({raised} - {_ROUNDING})"
+    def _nearest(self, value: str, zero: str | None, *, is_last: bool) -> Expr:
+        """Return the number of 0 to 255 that is nearest to a value, after `zero` is added.
 
-    def _quantized(self, stage: Quantize, value: Expr) -> Expr:
+        Args:
+            value: float32.
+            zero: A whole number in float32; None for 0.
+            is_last: Whether uint8 are returned, else float32.
+        """
+        low = "0.0" if zero is None else f"(0.0 - {zero})"
+        cut = self._shared(f"tl.maximum({value}, {low})")
+        if is_last:
+            # What is too large for this is larger as an integer, too.
+            bits = f"({cut} + {_ROUNDING}).to(tl.int32, bitcast=True)"
+            moved = f"- {_ROUNDING_BITS}"
+            if zero is not None:
+                moved = f"+ ({zero}.to(tl.int32) - {_ROUNDING_BITS})"
+            return Expr(f"saturated_bytes({bits} {moved})", "uint8")
+        high = "255.0" if zero is None else f"(255.0 - {zero})"
+        raised = self._shared(f"(tl.minimum({cut}, {high}) + {_ROUNDING})")
+        # Both are whole and below 2^24, as is their difference.
+        back = f"({zero or '0.0'} - {_ROUNDING})"
+        return Expr(f"({raised} + {back})", "float32")
+
+    def _quantized(self, stage: Quantize, value: Expr, *, is_last: bool) -> Expr:
         zero, scale = self._shared(self._number(stage.grid.zero)), stage.grid.scale
         steps = value.text
         if scale is not None:
             steps = self._shared(f"tl.div_rn({steps}, {self._number(scale)})")
-        nearest = self._nearest(steps, f"(0.0 - {zero})", f"(255.0 - {zero})")
-        return Expr(f"({nearest} + {zero})", "float32")
+        return self._nearest(steps, zero, is_last=is_last)
 
-    def _sum(self, stage: AddQuantized, value: Expr) -> Expr:
+    def _sum(self, stage: AddQuantized, value: Expr, *, is_last: bool) -> Expr:
         """Return the sum as MLAS adds: fma(a, A / C, fma(b, B / C, fixed)), a the first one."""
         step = self._shared(self._scale(stage.result))
         grids = (stage.own, stage.others) if stage.is_first else (stage.others, stage.own)
@@ -150,7 +175,7 @@ class FinishWriter:
         a, b = (value.text, other) if stage.is_first else (other, value.text)
         inner = self._shared(f"tl.fma({b}, {ratios[1]}, {fixed})")
         found = self._shared(f"tl.fma({a}, {ratios[0]}, {inner})")
-        return Expr(self._nearest(found, "0.0", "255.0"), "float32")
+        return self._nearest(found, None, is_last=is_last)
 
     def _floats(self, stage: Floats, value: Expr) -> Expr:
         extras = zip(stage.epilogue.extras, stage.rows, stage.grids, strict=True)

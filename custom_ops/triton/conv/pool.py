@@ -21,6 +21,8 @@ from .conv_tiles import power
 from .depthwise import block_of, bound_of
 
 _MOST_TAPS = 64
+#: From this many rows of pixels on blocks are large.
+_MANY_LINES = 1056
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,12 @@ class MaxPool:
         batch, height, width, _ = (extent_of(item) for item in self.signature.inputs[0].shape)
         rows, columns = (extent_of(one) for one in self.signature.outputs[0].shape[1:3])
         channels = extent_of(self.signature.outputs[0].shape[3]).factor
-        block = block_of(columns.static, channels)
+        is_bytes = self.signature.inputs[0].dtype == "uint8"
+        lines = (batch * rows).static
+        # Of bytes a thread has a whole vector, so that a pixel's are read by one block.
+        block = block_of(
+            columns.static, channels, is_many=is_bytes and (lines is None or lines >= _MANY_LINES)
+        )
         call = Call(
             "max_pool_kernel",
             (
@@ -45,7 +52,7 @@ class MaxPool:
                 Size(rows), Size(columns),
                 *window.kernel, *window.strides, *window.dilations, *window.pads[:2],
                 block.pixels, block.channels,
-                "0" if self.signature.inputs[0].dtype == "uint8" else "-inf",
+                "0" if is_bytes else "-inf",
             ),
             grid=((batch * rows, 1), (Extent(channels), block.channels), (ONE, 1)),
             warps=block.warps,

@@ -20,7 +20,8 @@ def max_pool_kernel(
         y: [N, OH, OW, C].
         LEAST: No number is less; "-inf", or "0" of uint8.
     """
-    least: tl.constexpr = 0 if LEAST == "0" else float("-inf")
+    IS_BYTE: tl.constexpr = LEAST == "0"
+    least: tl.constexpr = 0 if IS_BYTE else float("-inf")
     line = tl.program_id(0)
     channel = tl.program_id(1) * BC + tl.arange(0, BC)
     is_channel = channel < C
@@ -30,7 +31,7 @@ def max_pool_kernel(
         at = start + tl.arange(0, BW)
         is_pixel = at < OW
         left = at * SW - PL
-        most = tl.full((BW, BC), least, tl.float32)
+        most = tl.full((BW, BC), least, tl.int32 if IS_BYTE else tl.float32)
         for i in tl.static_range(KH):
             row = top + i * DH
             is_row = (row >= 0) & (row < H)
@@ -41,9 +42,13 @@ def max_pool_kernel(
                     source + (row * W + column)[:, None] * C + channel[None, :],
                     mask=is_in[:, None] & is_channel[None, :],
                     other=least,
-                ).to(tl.float32)
-                # A NaN is the largest.
-                most = tl.where((value > most) | (value != value), value, most)
+                )
+                if IS_BYTE:
+                    most = tl.maximum(most, value.to(tl.int32))
+                else:
+                    value = value.to(tl.float32)
+                    # A NaN is the largest.
+                    most = tl.where((value > most) | (value != value), value, most)
         offset = (line.to(tl.int64) * OW + at)[:, None] * C + channel[None, :]
         mask = is_pixel[:, None] & is_channel[None, :]
         tl.store(y + offset, most.to(y.dtype.element_ty), mask=mask)

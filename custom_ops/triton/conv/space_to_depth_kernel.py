@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def space_to_depth_kernel(
-    x, w, around, y, v,
+    x, w, around, y, v, moved,
     H, W, C: tl.constexpr, OUT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
@@ -24,6 +24,7 @@ def space_to_depth_kernel(
         around: One number of x's type, what lies outside of an image; None for 0.
         y: [N, ROWS, COLUMNS, UNITS], of C x SH x SW numbers each and zeros.
         v: [OUT, TH, TW, UNITS].
+        moved: int32 [OUT], the sums of filters times `around`; None if nobody needs them.
         BU: UNITS or more, a power of two.
         BW: Pixels of a block; BLOCK numbers of v.
     """
@@ -51,3 +52,12 @@ def space_to_depth_kernel(
         source = (tap // (TH * TW) * KH + below // DH) * KW + right // DW
         given = tl.load(w + source * C + number // (SH * SW), mask=is_tap, other=0)
         tl.store(v + to, given, mask=to < SIZE)
+    if moved is not None:
+        EACH: tl.constexpr = KH * KW * C
+        for filter in tl.range(here, OUT, tl.num_programs(0) * tl.num_programs(1)):
+            total = tl.zeros((BLOCK,), tl.int32)
+            for start in tl.range(0, EACH, BLOCK):
+                number = start + tl.arange(0, BLOCK)
+                part = tl.load(w + filter * EACH + number, mask=number < EACH, other=0)
+                total += part.to(tl.int32)
+            tl.store(moved + filter, tl.sum(total) * outside.to(tl.int32))

@@ -17,6 +17,9 @@ _EXACT = (
     "return acc + tl.dot("
     "a.to(tl.float64), b.to(tl.float64), out_dtype=tl.float64).to(tl.int32)"
 )  # fmt: skip
+#: A function that is assembly, which the interpreter has not, and what it computes.
+_SATURATED = re.compile(r"(def saturated_bytes\(x\):\n.*?\n    return ).*?# fmt: skip", re.DOTALL)
+_BOUNDED = r"\1tl.minimum(tl.maximum(x, 0), 255).to(tl.uint8)"
 #: Of `wgmma.mma_async` and `mma.sync`: the types of sums, of both factors, and again of sums.
 _PRODUCT = re.compile(r"(mma(?:_async)?\.sync\.aligned\.\S*\.s32)\.s8\.s8\b")
 
@@ -48,4 +51,4 @@ def interpretable(text: str) -> str:
         return text
     if _SIGNED not in text:
         raise InternalError("unsigned_dot is another function than the PTX is changed for")
-    return text.replace(_SIGNED, _EXACT)
+    return _SATURATED.sub(_BOUNDED, text.replace(_SIGNED, _EXACT))
