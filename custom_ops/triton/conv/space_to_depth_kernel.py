@@ -54,10 +54,10 @@ def space_to_depth_kernel(
         tl.store(v + to, given, mask=to < SIZE)
     if moved is not None:
         EACH: tl.constexpr = KH * KW * C
-        for filter in tl.range(here, OUT, tl.num_programs(0) * tl.num_programs(1)):
+        for row in tl.range(here, OUT, tl.num_programs(0) * tl.num_programs(1)):
             total = tl.zeros((BLOCK,), tl.int32)
             for start in tl.range(0, EACH, BLOCK):
                 number = start + tl.arange(0, BLOCK)
-                part = tl.load(w + filter * EACH + number, mask=number < EACH, other=0)
+                part = tl.load(w + row * EACH + number, mask=number < EACH, other=0)
                 total += part.to(tl.int32)
-            tl.store(moved + filter, tl.sum(total) * outside.to(tl.int32))
+            tl.store(moved + row, tl.sum(total) * outside.to(tl.int32))

@@ -127,3 +127,25 @@ def test_other_products_are_left_alone() -> None:
     with pytest.raises(InternalError, match="another function"):
         interpretable("def unsigned_dot(a, b, acc):\n    return tl.dot(a, b, acc)")
     assert interpretable("def other(): pass") == "def other(): pass"
+
+
+def test_bytes_that_are_too_many_saturate(interpreter: Interpreter) -> None:
+    """Sums far beyond what a byte stands for, with factors up to those of whole numbers."""
+    for region in regions("a residual block", 2):
+        signature, feeds = region.signature, feeds_of(region, 2)
+        for factor in (1e-3, 1e3, 1e12):
+            scaled = [
+                feed * np.float32(factor) if spec.dtype == "float32" and feed.size > 1 else feed
+                for spec, feed in zip(signature.inputs, feeds, strict=True)
+            ]
+            names = [spec.name for spec in signature.inputs]
+            wanted = session(fused_model(signature)).run(
+                None, dict(zip(names, scaled, strict=True))
+            )
+            sources = sources_of(signature)
+            assert not isinstance(sources, Refused), sources.reason
+            for number in range(len(sources)):
+                got = interpreter.run(signature, scaled, number)
+                for one, other in zip(got, wanted, strict=True):
+                    assert np.abs(one.astype(np.int32) - other).max() <= 1
+                    assert factor < 1 or {0, 255} & set(np.unique(other))
