@@ -27,8 +27,8 @@ def conv_int8_kernel(
             be those of the next one, too.
         w: int8 [OUT, KH, KW, C].
         zero: uint8, what stands for 0 in x; None for 0.
-        moved: int32 [OUT], the sums of `w` times `zero`, as a launch before added them, which reads no
-            pixel outside of x; or None.
+        moved: int32 [OUT], the sums of `w` times `zero`, of a launch before; or None. With it no
+            pixel outside of x is read.
         y: [N, OH, OW, OUT].
         second: float32 of that shape, or None.
         pixels: N * OH * OW.
