@@ -18,11 +18,10 @@ factor is a part of the product before, or of attention, else a kernel of its ow
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -37,8 +36,9 @@ from ortkit.precision.budget import Choice, Trial, order_of
 from ortkit.precision.building import Builder
 from ortkit.precision.candidates import Chosen, Measured
 from ortkit.precision.data import Data, gather, gather_few
+from ortkit.precision.fp8_matrix import LARGEST, Fp8Matrix, quantize_fp8
 from ortkit.precision.gains import Gain
-from ortkit.precision.lowering import CpuLowering
+from ortkit.precision.lowering import CpuLowering, CpuRequest
 from ortkit.precision.magnitudes import Magnitude, magnitudes
 from ortkit.precision.products import PASS, Product
 from ortkit.rewrite.log import RewriteLog
@@ -52,8 +52,8 @@ _FLOAT, _FP8 = ir.DataType.FLOAT, ir.DataType.FLOAT8E4M3FN
 _HALF_DTYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 #: Beyond that numbers in half precision are infinite.
 _FINITE = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3e38}
-#: The largest number in eight bits; factors are no smaller than the other.
-_LARGEST, _LEAST = 448.0, 1e-30
+#: Factors of rows are no smaller.
+_LEAST = 1e-30
 #: Depth and columns are multiples of this, so that rows begin at 16 bytes.
 _MULTIPLE = 16
 #: The part of its time that a product has to save.
@@ -85,30 +85,21 @@ class Fp8Product:
         """What reports call it."""
         return "fp8" if self.is_narrow else "fp8-weights"
 
-    def emit(self, build: Builder) -> ir.Value:
+    def emit(self, build: Builder, matrix: Fp8Matrix | None = None) -> ir.Value:
         """Make the matrix in eight bits, and return it as the product reads it."""
         product = self.product
-        numbers, factors = quantize_fp8(product.array())
+        matrix = matrix or quantize_fp8(product.array())
         dtype = product.weight.dtype
         assert dtype is not None
         name = f"{product.weight.name}/fp8"
         constants = [
-            build.constant(numbers, name),
-            build.constant(factors.astype(dtype.numpy()), f"{name}/factors"),
+            build.constant(matrix.numbers, name),
+            build.constant(matrix.factors.astype(dtype.numpy()), f"{name}/factors"),
         ]
         wide = build.one("DequantizeLinear", constants, f"{name}/wide", {"axis": 0}, dtype=dtype)
         if product.is_transposed:
             return wide
         return build.one("Transpose", [wide], f"{name}/back", {"perm": [1, 0]}, dtype=dtype)
-
-
-def quantize_fp8(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a matrix [k, n] as [n, k] in eight bits, and the factor of each of its columns."""
-    transposed = np.ascontiguousarray(matrix.T, np.float32)
-    factors = np.maximum(np.abs(transposed).max(axis=1) / _LARGEST, np.finfo(np.float16).tiny)
-    factors = factors.astype(np.float16).astype(np.float32)
-    inside = np.clip(transposed / factors[:, None], -_LARGEST, _LARGEST)
-    return inside.astype(ml_dtypes.float8_e4m3fn), factors
 
 
 def rounded_rows(build: Builder, x: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -118,7 +109,7 @@ def rounded_rows(build: Builder, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     size = build.one("Abs", [wide], f"{name}/size")
     axes = build.sizes([-1], f"{name}/axes")
     top = build.one("ReduceMax", [size, axes], f"{name}/top", {"keepdims": 1})
-    part = build.constant(np.array(1 / _LARGEST, np.float32), f"{name}/part")
+    part = build.constant(np.array(1 / LARGEST, np.float32), f"{name}/part")
     least = build.constant(np.array(_LEAST, np.float32), f"{name}/least")
     scaled = build.one("Mul", [top, part], f"{name}/scaled")
     factor = build.one("Max", [scaled, least], f"{name}/factor")
@@ -153,11 +144,18 @@ def factor_of(magnitude: Magnitude | None, dtype: ir.DataType) -> float | None:
     if limit > _FINITE[dtype]:
         return None
     # With powers of two layers have kernels in common, and eight bits lose nothing by them.
-    return max(2.0 ** math.ceil(math.log2(limit / _LARGEST)), _LEAST)
+    return max(2.0 ** math.ceil(math.log2(limit / LARGEST)), _LEAST)
 
 
 class Fp8Lowering(CpuLowering):
     """Lowers the products of every attempt at one model for CUDA; times are predicted."""
+
+    def __init__(
+        self, original: Path, request: CpuRequest, folder: Path, progress: Callable[[str], None]
+    ) -> None:
+        super().__init__(original, request, folder, progress)
+        self._matrices: dict[tuple[ir.Value, bool], Fp8Matrix] = {}
+        """Of the model that is being lowered."""
 
     def _choose(self, model: ir.Model) -> Chosen:
         found = self._gathered()
@@ -225,7 +223,7 @@ class Fp8Lowering(CpuLowering):
         readers: dict[ir.Value, int] = {}
         for one in products.values():
             readers[one.x] = readers.get(one.x, 0) + 1
-        known = magnitudes(model, shapes)
+        known = magnitudes(model, shapes, readers)
         found = []
         for product in products.values():
             dtype = product.weight.dtype
@@ -237,9 +235,16 @@ class Fp8Lowering(CpuLowering):
                 continue
             rows = _rows(shapes, product)
             assert rows is not None
-            error = _own_error(product.array())
+            error = self._matrix(product).error
             found.append(Measured(Fp8Product(product, rows, factor), error, error, gain))
         return found
+
+    def _matrix(self, product: Product) -> Fp8Matrix:
+        """Return a product's matrix in eight bits, made once for each weight of a model."""
+        key = (product.weight, product.is_transposed)
+        if key not in self._matrices:
+            self._matrices[key] = quantize_fp8(product.array())
+        return self._matrices[key]
 
     def _products(self, model: ir.Model, shapes: Shapes, log: RewriteLog) -> tuple[Product, ...]:
         """Return the products of rows and constant matrices in half precision."""
@@ -277,11 +282,12 @@ class Fp8Lowering(CpuLowering):
                     else rounded_whole(build, x, form.factor, dtype)
                 )
                 build.insert_after(model.graph, x)
-            matrix = form.emit(build)
+            matrix = form.emit(build, self._matrix(form.product))
             model.graph.insert_before(node, build.take())
             if form.is_narrow:
                 node.replace_input_with(0, narrow[x])
             node.replace_input_with(1, matrix)
+        self._matrices.clear()  # the model has those that are needed
 
     def return_unfused(self, model: ir.Model) -> bool:
         """Return products that became no kernel: as nodes they only cost."""
@@ -309,7 +315,7 @@ def _read(model: ir.Model, shapes: Shapes, node: ir.Node) -> Product | str:
     array = constant_array(weight)
     if array is None or array.ndim != 2 or array.size == 0:
         return "its weight is no matrix"
-    if not np.isfinite(array.astype(np.float32)).all():
+    if not np.isfinite(array).all():
         return "its weight holds what is no number"
     if any(size % _MULTIPLE for size in array.shape):
         return f"its weight is {list(array.shape)}, no multiples of {_MULTIPLE}"
@@ -348,12 +354,3 @@ def _gain(shapes: Shapes, product: Product, readers: int) -> Gain | str:
     if gain.saved_us < _GAIN * gain.float_us:
         return f"{rows} rows of [{depth}, {columns}] are predicted to be no faster in fp8"
     return gain
-
-
-def _own_error(matrix: np.ndarray) -> float:
-    """Return how far a matrix is off in eight bits: the norm of the difference over its norm."""
-    numbers, factors = quantize_fp8(matrix)
-    wide = matrix.T.astype(np.float32)
-    difference = numbers.astype(np.float32) * factors[:, None] - wide
-    size = float(np.linalg.norm(wide))
-    return float(np.linalg.norm(difference)) / size if size else 0.0

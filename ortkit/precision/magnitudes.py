@@ -9,7 +9,7 @@ with one factor, which needs no data to calibrate with and saturates for no inpu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,6 +38,8 @@ _ATTENTION: Mapping[tuple[str, str], tuple[int, int | None, int]] = {
     ("", "Attention"): (2, None, 5),
 }
 _DOMAINS = ("", "com.microsoft")
+#: Elements of a matrix that are looked at at once.
+_PART = 2**17
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,18 +80,52 @@ class Magnitude:
         return Magnitude(np.asarray(self.limit), np.asarray(usual))
 
 
-def magnitudes(model: ir.Model, shapes: Shapes) -> dict[ir.Value, Magnitude]:
-    """Return what is known of the values of the main graph; those without a limit are left out."""
+def magnitudes(
+    model: ir.Model, shapes: Shapes, wanted: Iterable[ir.Value] | None = None
+) -> dict[ir.Value, Magnitude]:
+    """Return what is known of the values of the main graph; those without a limit are left out.
+
+    Args:
+        model: The model.
+        shapes: Shapes of its values.
+        wanted: Values that are looked at, by default all. Others may be left out: matrices that
+            only lead to these are not read.
+    """
     found: dict[ir.Value, Magnitude] = {}
     reader = _Reader(model, shapes, found)
+    needed = None if wanted is None else _needed(wanted)
     for node in model.graph:
         if node.domain not in _DOMAINS or not node.outputs:
+            continue
+        if needed is not None and node not in needed:
             continue
         read = _READERS.get(node.op_type)
         made = None if read is None else read(reader, node)
         parts = zip(node.outputs, _parts(reader, node, made), strict=False)
         found |= {value: part for value, part in parts if part.is_finite}
     return found
+
+
+def _needed(wanted: Iterable[ir.Value]) -> set[ir.Node]:
+    """Return the nodes on which what is known of values depends."""
+    left, needed = list(wanted), set[ir.Node]()
+    while left:
+        node = left.pop().producer()
+        if node is None or node in needed or node.op_type not in _READERS:
+            continue
+        needed.add(node)
+        left += [value for value in _looked_at(node) if value is not None]
+    return needed
+
+
+def _looked_at(node: ir.Node) -> Sequence[ir.Value | None]:
+    """Return the inputs on whose magnitudes those of a node's outputs depend."""
+    if node.op_type in _NORMS or node.op_type in _UNIT:
+        return ()  # whatever the rows are
+    places = _ATTENTION.get((node.domain, node.op_type))
+    if places is None:
+        return node.inputs
+    return [node.inputs[at] for at in places if at is not None and at < len(node.inputs)]
 
 
 def _parts(reader: _Reader, node: ir.Node, made: Magnitude | None) -> Sequence[Magnitude]:
@@ -121,13 +157,13 @@ class _Reader:
         return node.inputs[index] if index < len(node.inputs) else None
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
-        """Return a constant in float64, a matrix in float32."""
+        """Return a constant in float64, a matrix as it is."""
         if value is None or not is_constant(value, self.model):
             return None
         array = constant_array(value)
         if array is None or array.dtype.kind in "OSUb":
             return None
-        return array.astype(np.float64 if array.ndim < 2 else np.float32)
+        return array.astype(np.float64) if array.ndim < 2 else array
 
     def of(self, value: ir.Value | None) -> Magnitude | None:
         """Return what is known of a value, be it a constant."""
@@ -138,10 +174,12 @@ class _Reader:
         array = self.constant(value)
         if array is None or not array.size:
             return None
-        size = np.abs(array).astype(np.float64)
         if any(axis != 1 for axis in array.shape[:-1]):
-            size = size.reshape(-1).max(keepdims=True)
-        row = size.reshape(-1) if size.size > 1 else size.reshape(())
+            wide = array if array.dtype.kind in "fiu" else array.astype(np.float32)
+            row = np.asarray(max(float(wide.max()), -float(wide.min())))
+        else:
+            size = np.abs(array.astype(np.float64))
+            row = size.reshape(-1) if size.size > 1 else size.reshape(())
         return Magnitude(row, row)
 
 
@@ -186,13 +224,53 @@ def _multiplied(x: Magnitude, matrix: np.ndarray) -> Magnitude | None:
     """Return what rows times a matrix [depth, columns] are."""
     depth = len(matrix)
     if x.scale is not None and len(x.scale) == depth:
-        across = np.sqrt(np.square(x.scale).astype(matrix.dtype) @ np.square(matrix))
-        along = np.abs((x.shift * np.ones(depth)).astype(matrix.dtype) @ matrix)
+        squares, sums = _sums(matrix, np.square(x.scale), x.shift * np.ones(depth))
+        across, along = np.sqrt(squares), np.abs(sums)
         return Magnitude(math.sqrt(depth) * across + along, np.hypot(across, along))
     if x.most.size not in (1, depth):
         return None
     most, usual = (each * np.ones(depth) for each in (x.most, x.usual))
-    return Magnitude(most @ np.abs(matrix), np.sqrt(np.square(usual) @ np.square(matrix)))
+    squares, sums = _sums(matrix, np.square(usual), most, of=np.abs)
+    return Magnitude(sums, np.sqrt(squares))
+
+
+def _sums(
+    matrix: np.ndarray,
+    by_square: np.ndarray,
+    by: np.ndarray,
+    of: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return by_square @ matrix^2 and by @ of(matrix), [n], of a matrix [k, n] read once.
+
+    It is computed in float32 in parts, and summed over them in float64.
+    """
+    count = matrix.shape[1]
+    squares, sums = np.zeros(count), np.zeros(count)
+    # Vectors are scaled, as what they hold may exceed float32.
+    tops = [float(np.abs(each).max(initial=0.0)) for each in (by_square, by)]
+    if not np.isfinite(tops).all():
+        return np.full(count, np.inf), np.full(count, np.inf)
+    one, other = (
+        (each / (top or 1.0)).astype(np.float32)
+        for each, top in zip((by_square, by), tops, strict=True)
+    )
+    for rows, columns in _cuts(matrix):
+        part = matrix[rows, columns].astype(np.float32)
+        if tops[1]:
+            sums[columns] += other[rows] @ (part if of is None else of(part))
+        squares[columns] += one[rows] @ np.square(part, out=part)
+    return squares * tops[0], sums * tops[1]
+
+
+def _cuts(matrix: np.ndarray) -> Iterator[tuple[slice, slice]]:
+    """Cut a matrix in parts that lie in a row, small enough for a processor's cache."""
+    depth, count = matrix.shape
+    is_across = matrix.T.flags.c_contiguous
+    length, width = (count, depth) if is_across else (depth, count)
+    step = max(1, _PART // max(width, 1))
+    for start in range(0, length, step):
+        cut = slice(start, start + step)
+        yield (slice(None), cut) if is_across else (cut, slice(None))
 
 
 def _sum(one: Magnitude, other: Magnitude) -> Magnitude | None:

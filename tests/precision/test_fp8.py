@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,8 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 import ortkit
 from ortkit.errors import UserError
 from ortkit.graph.shapes.infer import Shapes
+from ortkit.precision import fp8, magnitudes
 from ortkit.precision.building import Builder
-from ortkit.precision.fp8 import Fp8Lowering, _gain, _read, quantize_fp8, rounded_rows
+from ortkit.precision.fp8 import Fp8Lowering, _gain, _read, rounded_rows
 from ortkit.precision.lowering import CpuRequest
 from ortkit.precision.products import Product
 from ortkit.rewrite.log import RewriteLog
@@ -51,21 +54,6 @@ def model_of(rows: tuple[int | str, ...], *, is_half: bool = True) -> onnx.Model
     graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], held)
     opsets = [helper.make_opsetid("", 20)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-
-def test_a_matrix_in_eights() -> None:
-    rng = np.random.default_rng(1)
-    matrix = (rng.standard_normal((40, 24)) * np.logspace(-3, 3, 24)).astype(np.float16)
-    matrix[:, 5] = 0
-    numbers, factors = quantize_fp8(matrix)
-    assert numbers.shape == (24, 40)
-    assert factors.shape == (24,)
-    assert np.array_equal(factors.astype(np.float16), factors)
-    wide = numbers.astype(np.float32) * factors[:, None]
-    assert not wide[5].any()
-    # Each number is rounded to 4 bits, those next to 0 to the smallest step there is.
-    bound = np.maximum(np.abs(matrix.T.astype(np.float32)) / 16, factors[:, None] * 2**-9)
-    assert (np.abs(wide - matrix.T) <= 1.01 * bound).all()
 
 
 def products_of(proto: onnx.ModelProto) -> tuple[Shapes, list[Product]]:
@@ -250,3 +238,31 @@ def test_rows_that_are_mixed_are_all_measured(
     assert rows.measure(tmp_path / "m.onnx", None) > 0.1
     assert rows.few is None
     assert any("errors were measured with all rows" in note for note in rows._notes)
+
+
+def test_each_weight_is_rounded_once_and_measured_where_it_matters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes time in proportion to the weights: choosing and lowering a model."""
+    rounded, measured = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
+
+    def counted(read: Callable[..., Any], counts: Counter[tuple[int, ...]]) -> Callable[..., Any]:
+        def count(matrix: np.ndarray, *others: Any, **named: Any) -> Any:
+            counts[matrix.shape] += 1
+            return read(matrix, *others, **named)
+
+        return count
+
+    monkeypatch.setattr(fp8, "quantize_fp8", counted(fp8.quantize_fp8, rounded))
+    monkeypatch.setattr(magnitudes, "_sums", counted(magnitudes._sums, measured))
+    proto, path = model_of((1, 1)), tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    found = _lowering(path, tmp_path / "p")
+    found.lower(ir.from_proto(proto), RewriteLog())
+    assert rounded == {(WIDTH, INNER): 1, (INNER, WIDTH): 1}
+    # Nothing reads how large the sum behind the last product is.
+    assert measured == {(WIDTH, INNER): 1}
+    # Another attempt has another model, whose weights may differ.
+    found.lower(ir.from_proto(proto), RewriteLog())
+    assert rounded == {(WIDTH, INNER): 2, (INNER, WIDTH): 2}
+    assert measured == {(WIDTH, INNER): 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.graph.shapes.infer import Shapes
+from ortkit.precision import magnitudes as limits
 from ortkit.precision.fp8 import factor_of
 from ortkit.precision.magnitudes import Magnitude, magnitudes
 
@@ -151,6 +153,33 @@ def test_the_worst_row_reaches_the_limit_of_a_product() -> None:
     reached = np.abs(made).reshape(-1, INNER)[range(10), range(10)] / limit.most[:10]
     assert (reached <= 1.0001).all()
     assert reached.max() > 0.9
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_what_is_wanted_alone_has_the_same_limit(name: str) -> None:
+    text, value = LIMITED[name]
+    model = ir.from_proto(model_of(text))
+    (wanted,) = [each for node in model.graph for each in node.outputs if each.name == value]
+    alone = magnitudes(model, Shapes.infer(model), [wanted])[wanted]
+    usual = found_of(text)[value]
+    assert np.array_equal(alone.most, usual.most)
+    assert np.array_equal(alone.usual, usual.usual)
+
+
+@pytest.mark.parametrize("layout", ["C", "F"])
+@pytest.mark.parametrize("size", [1.0, 1e30])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 130), (130, 7)])
+def test_sums_of_parts(
+    shape: tuple[int, int], size: float, layout: Literal["C", "F"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "_PART", 64)
+    rng = np.random.default_rng(4)
+    matrix = np.asarray(rng.standard_normal(shape).astype(np.float16), order=layout)
+    by_square, by = size**2 * rng.random(shape[0]), size * rng.random(shape[0])
+    squares, sums = limits._sums(matrix, by_square, by, of=np.abs)
+    wide = matrix.astype(np.float64)
+    assert squares == pytest.approx(by_square @ np.square(wide), rel=1e-5)
+    assert sums == pytest.approx(by @ np.abs(wide), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", UNLIMITED)
