@@ -21,6 +21,7 @@ from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision import fp8, magnitudes
 from ortkit.precision.building import Builder
 from ortkit.precision.fp8 import Fp8Lowering, _gain, _read, rounded_rows
+from ortkit.precision.fp8_matrix import quantize_fp8
 from ortkit.precision.lowering import CpuRequest
 from ortkit.precision.products import Product
 from ortkit.rewrite.log import RewriteLog
@@ -253,7 +254,7 @@ def test_each_weight_is_rounded_once_and_measured_where_it_matters(
 
         return count
 
-    monkeypatch.setattr(fp8, "quantize_fp8", counted(fp8.quantize_fp8, rounded))
+    monkeypatch.setattr(fp8, "quantize_fp8", counted(quantize_fp8, rounded))
     monkeypatch.setattr(magnitudes, "_sums", counted(magnitudes._sums, measured))
     proto, path = model_of((1, 1)), tmp_path / "m.onnx"
     onnx.save(proto, path)
@@ -262,6 +263,7 @@ def test_each_weight_is_rounded_once_and_measured_where_it_matters(
     assert rounded == {(WIDTH, INNER): 1, (INNER, WIDTH): 1}
     # Nothing reads how large the sum behind the last product is.
     assert measured == {(WIDTH, INNER): 1}
+    assert not found._matrices, "they would take memory for as long as the model is optimized"
     # Another attempt has another model, whose weights may differ.
     found.lower(ir.from_proto(proto), RewriteLog())
     assert rounded == {(WIDTH, INNER): 2, (INNER, WIDTH): 2}
