@@ -54,7 +54,9 @@ def test_numbers_are_usual() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "factor", "precision"), [("dynamic", 1.05, "int8"), ("4 bits", 2.0, "int4")]
+    # Sums of 7 bits do not saturate in ONNX Runtime, whatever processor runs this.
+    ("form", "factor", "precision"),
+    [("dynamic, 7 bits", 1.05, "int8"), ("4 bits", 2.0, "int4")],
 )
 def test_a_scale_that_is_off_is_found_where_only_a_batch_is_free(
     form: str, factor: float, precision: str, tmp_path: Path
