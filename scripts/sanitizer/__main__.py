@@ -76,6 +76,9 @@ def check(tool: Path, architecture: int, folder: Path) -> dict[str, object]:
             failures += wrong_outputs(suite, {each: file[each] for each in file.files})
     else:
         failures.append(f"the session failed: {said.strip().splitlines()[-1:]}")
+    # A run that is cut off has said what it found before.
+    for line in failures:
+        print(line, flush=True)
     for kind in _SUMMARIES:
         seconds[kind], said = run(suite, [str(tool), "--tool", kind, "--print-limit", "1000"])
         found = errors_of(kind, said)
@@ -87,6 +90,7 @@ def check(tool: Path, architecture: int, folder: Path) -> dict[str, object]:
             counts["racecheck, kernels of libraries"] = others
             found -= roles + others
         counts[kind] = found
+        print(f"{kind}: {found} errors in {seconds[kind]:.0f} s", flush=True)
         if counts[kind] != 0:
             failures.append(f"{kind}: {counts[kind]} errors")
             print(said)

@@ -255,7 +255,7 @@ CASES = (
     Case("gated_products_of_weights_in_four_bits", "U = com.microsoft.MatMulNBits <K: int = 4192,"
          " N: int = 77, bits: int = 4, block_size: int = 32> (X, W, S, Z)"
          "  D = com.microsoft.MatMulNBits <K: int = 4192, N: int = 77, bits: int = 4,"
-         " block_size: int = 32> (X, V, R, Q)  T = Sigmoid (U)  G = Mul (U, T)  Y = Mul (G, D)",
+         " block_size: int = 32> (X, V, R, Q)  T = Sigmoid (U)  Y = Mul (T, D)",
          {"X": ("n", 4192), "W": (77, 131, 16), "S": (77 * 131,), "Z": (77 * 66,),
           "V": (77, 131, 16), "R": (77 * 131,), "Q": (77 * 66,)}, {"Y": ("n", 77)},
          _FEW_AND_MANY,
