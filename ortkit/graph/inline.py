@@ -79,10 +79,10 @@ def not_inlined(model: ir.Model) -> dict[ir.OperatorIdentifier, str]:
 def _runtime_operators() -> frozenset[tuple[str, str]]:
     """Return domain and name of each operator that the installed ONNX Runtime has a kernel for."""
     try:
-        from onnxruntime.capi import onnxruntime_pybind11_state as runtime
-    except ImportError:
+        from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
+    except ImportError:  # nothing is run without it, and a build may leave this list out
         return frozenset()
-    return frozenset((each.domain, each.op_name) for each in runtime.get_all_opkernel_def())
+    return frozenset((each.domain, each.op_name) for each in get_all_opkernel_def())
 
 
 class _Inliner(InlinePass):
