@@ -8,7 +8,6 @@ takes the square of the number of copies: 28 s for 2,000 calls of a function wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -17,9 +16,6 @@ from ortkit.graph.walk import nodes_below, roots, subgraphs
 
 _Names = tuple[ir.Node, str, tuple[str, ...]]
 """A node of a function's body, its name, and the names of its outputs, as the file has them."""
-#: Of operators that ONNX Runtime has kernels for. These run instead of a function of their name,
-#: for the element types that they take. Functions of ONNX's own domain are dropped on opening.
-_RUNTIME_DOMAINS = ("com.microsoft", "ai.onnx.ml")
 
 
 def inline_functions(
@@ -59,8 +55,6 @@ def not_inlined(model: ir.Model) -> dict[ir.OperatorIdentifier, str]:
     imports = dict(model.opset_imports)
     kept: dict[ir.OperatorIdentifier, str] = {}
     for key, function in model.functions.items():
-        if key[0] in _RUNTIME_DOMAINS and key[:2] in _runtime_operators():
-            kept[key] = "ONNX Runtime runs its own operator of this name where it can"
         for domain, version in function.opset_imports.items():
             wanted = imports.setdefault(domain, version)
             if wanted != version:
@@ -73,16 +67,6 @@ def not_inlined(model: ir.Model) -> dict[ir.OperatorIdentifier, str]:
             if key in model.functions and any(True for _ in subgraphs(node)):
                 kept.setdefault(key, "a call gives it a graph as an attribute")
     return kept
-
-
-@cache
-def _runtime_operators() -> frozenset[tuple[str, str]]:
-    """Return domain and name of each operator that the installed ONNX Runtime has a kernel for."""
-    try:
-        from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
-    except ImportError:  # nothing is run without it, and a build may leave this list out
-        return frozenset()
-    return frozenset((each.domain, each.op_name) for each in get_all_opkernel_def())
 
 
 class _Inliner(InlinePass):

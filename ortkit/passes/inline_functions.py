@@ -29,7 +29,6 @@ class InlineFunctions(ModelPass):
         * A domain that also has nodes without a function body: it is a custom-op domain, and
           its functions are fallbacks for ops that a library may implement.
         * A domain or a function named in `keep`, and ops that another pass found.
-        * A function with the name of an operator that ONNX Runtime has a kernel for.
         * A function that imports another version of a domain than the model, or takes a graph.
 
     Source:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from ortkit.errors import ModelError
 from ortkit.graph.check.model import check_model
@@ -329,20 +330,68 @@ def test_opening_needs_neither_runtime_nor_torch() -> None:
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize(("opset", "op", "remain"), [(21, "Relu", 0), (17, "Gelu", 1)])
-def test_a_function_with_the_name_of_an_operator(opset: int, op: str, remain: int) -> None:
-    """ONNX Runtime runs the operator where the opset has it."""
-    imports = [helper.make_opsetid("", opset)]
-    body = [helper.make_node("Exp", ["a"], ["b"])]
-    graph = helper.make_graph(
-        [helper.make_node(op, ["x"], ["y"])], "g", [value("x", ["n"])], [value("y", ["n"])]
-    )
-    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-    model.functions.append(helper.make_function("", op, ["a"], ["b"], body, imports))
-    assert len(open_model(model).functions) == remain
-    if not remain:
+_FUNCTIONS_NAMED_LIKE_OPERATORS = [
+    ("", "Relu", 21, TensorProto.FLOAT, False),
+    ("ai.onnx", "Relu", 21, TensorProto.FLOAT, False),
+    # Without a kernel for the type, ONNX Runtime does not fall back on the function.
+    ("", "Relu", 21, TensorProto.INT16, False),
+    # ONNX's own body of the operator is run.
+    ("", "Swish", 24, TensorProto.FLOAT, False),
+    ("", "Gelu", 17, TensorProto.FLOAT, True),
+    ("com.microsoft", "Gelu", 21, TensorProto.FLOAT, False),
+    ("com.microsoft", "QuickGelu", 21, TensorProto.DOUBLE, False),
+    ("com.microsoft", "Mine", 21, TensorProto.FLOAT, True),
+    ("ai.onnx.ml", "Binarizer", 21, TensorProto.FLOAT, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("domain", "op", "opset", "dtype", "remains"), _FUNCTIONS_NAMED_LIKE_OPERATORS
+)
+def test_a_function_with_the_name_of_an_operator(
+    domain: str, op: str, opset: int, dtype: int, remains: bool
+) -> None:
+    """It stays only where ONNX Runtime has no such operator, as it runs no other function."""
+    model = _negating(domain, op, opset, dtype)
+    sources = (model, model.SerializeToString(), ir.serde.deserialize_model(model))
+    assert [len(open_model(source).functions) for source in sources] == [remains] * 3
+    x = np.array([3], helper.tensor_dtype_to_np_dtype(dtype))
+    try:
         session = ort.InferenceSession(
             model.SerializeToString(), providers=["CPUExecutionProvider"]
         )
-        (got,) = session.run(None, {"x": np.array([-1], np.float32)})
-        assert got[0] == 0
+    except (
+        runtime.InvalidGraph,
+        runtime.NotImplemented,
+    ):  # also where only the opset has no such operator
+        assert dtype == TensorProto.INT16 or not domain
+    else:
+        (got,) = session.run(None, {"x": x})
+        assert (got[0] == -3) == remains
+
+
+def test_a_function_that_only_functions_import_the_domain_of() -> None:
+    model = _negating("com.microsoft", "Gelu", 21, TensorProto.FLOAT)
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    call = helper.make_node("Gelu", ["a"], ["b"], domain="com.microsoft")
+    model.functions.append(helper.make_function("mine", "F", ["a"], ["b"], [call], imports))
+    model.graph.node[0].op_type, model.graph.node[0].domain = "F", "mine"
+    model.opset_import[1].domain = "mine"
+    assert [key[1] for key in open_model(model).functions] == ["F"]
+
+
+def _negating(domain: str, op: str, opset: int, dtype: int) -> onnx.ModelProto:
+    """Return a call of a function `op` that computes -x."""
+    default = helper.make_opsetid("", opset)
+    node = helper.make_node(op, ["x"], ["y"], domain=domain)
+    x, y = (helper.make_tensor_value_info(name, dtype, ["n"]) for name in "xy")
+    body = [helper.make_node("Neg", ["a"], ["b"])]
+    imports = [default]
+    if domain not in ("", "ai.onnx"):
+        imports.append(helper.make_opsetid(domain, 3 if domain == "ai.onnx.ml" else 1))
+    return helper.make_model(
+        helper.make_graph([node], "g", [x], [y]),
+        functions=[helper.make_function(domain, op, ["a"], ["b"], body, [default])],
+        opset_imports=imports,
+        ir_version=10,
+    )

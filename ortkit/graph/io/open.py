@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
@@ -26,6 +25,7 @@ from ortkit.graph.io.file_tensors import InFileTensor, TensorFacts, in_memory
 from ortkit.graph.io.framing import Buffer, Framed, parse_without_large_tensors
 from ortkit.graph.io.origin import Source, set_source, source_of
 from ortkit.graph.io.private import SharedProtoTensor, detach_tensors, private_proto
+from ortkit.graph.io.shadowed import drop_shadowed
 from ortkit.graph.io.text import is_text_suffix, parse_text
 from ortkit.graph.io.unsupported import Carried, carry, needs_carrying
 
@@ -93,6 +93,7 @@ def _open_ir(source: ir.Model, folder: Path) -> ir.Model:
     check_model(source)
     model = source.clone()
     detach_tensors(model)
+    drop_shadowed(model)
     origin = source_of(source) or Source(path=None, size_bytes=0)
     files = map_external_data(model, ExternalFolder(folder, origin.path, "model"))
     set_source(model, Source(origin.path, origin.size_bytes, files, origin.dropped))
@@ -247,15 +248,4 @@ def _settle(model: ir.Model, is_sorted: bool) -> None:
             body.opset_imports[""] = version
         if not is_sorted:
             body.sort()
-    _drop_shadowed(model)
-
-
-def _drop_shadowed(model: ir.Model) -> None:
-    """Drop functions with the name of a standard operator: ONNX Runtime runs the operator.
-
-    ONNX leaves it to runtimes which of the two a call means.
-    """
-    version = model.opset_imports.get("")
-    for key in [key for key in model.functions if key[0] in ("", "ai.onnx")]:
-        if version is not None and onnx.defs.has(key[1], version, ""):
-            del model.functions[key]
+    drop_shadowed(model)
