@@ -92,6 +92,7 @@ class Conv:
                 ),
                 warps=tile.warps,
                 stages=tile.stages,
+                has_eviction_policy=bool(policy),
             ),
         ]
         scratch = source.scratch

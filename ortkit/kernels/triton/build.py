@@ -28,9 +28,6 @@ _PTX_VERSION_OF_MAPS = 86
 _HOPPER = 90
 #: Numbers in eight bits are converted on sm_89 in that of CUDA 12.1: there is a cubin alone, too.
 _ADA, _PTX_VERSION_OF_ADA = 89, 81
-#: A load that says what the L2 cache gives up first, as `hand.py` writes it. Triton 3.9 leaves it
-#: out of PTX up to that of CUDA 13.2; there is a cubin alone.
-_EVICTS = "'evict_first'"
 #: From there on PTX is newer in any case.
 _NEWER_PTX_ARCHITECTURE = 100
 #: Launches can wait for the one before from there on.
@@ -217,8 +214,9 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
         constants["num_stages"] = step.stages
     if step.registers is not None:
         constants["maxnreg"] = step.registers
-    # Without a version PTX is as new as the assembler is.
-    is_newest = architecture == _HOPPER and _EVICTS in step.text
+    # Without a version PTX is as new as the assembler is. Triton 3.9 leaves eviction policies out
+    # of PTX up to that of CUDA 13.2; the cubin alone is of sm_90.
+    is_newest = architecture == _HOPPER and step.has_eviction_policy
     if architecture < _NEWER_PTX_ARCHITECTURE and not is_newest:
         plain = _PTX_VERSION_OF_ADA if architecture == _ADA else _PTX_VERSION
         is_newer = step.maps or (architecture == _HOPPER and is_unsigned(step.text))

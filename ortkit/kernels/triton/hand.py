@@ -92,6 +92,7 @@ class Call:
             see `launch_early_kernel`.
         product: What it computes, for a library to compute instead; None for nothing such.
         is_light: Whether the next launch may begin at once; see `StepSource`.
+        has_eviction_policy: Whether an argument says what the L2 cache gives up first.
     """
 
     function: str
@@ -107,6 +108,7 @@ class Call:
     has_early_start: bool = False
     product: Product | None = None
     is_light: bool = False
+    has_eviction_policy: bool = False
 
 
 def kernel_text(name: str) -> str:
@@ -167,6 +169,7 @@ def hand_variant(
                 entry, module, parameters, call.grid, call.warps, call.stages, call.fp_fusion,
                 call.registers, wrapper.maps(), call.is_gluon, call.workers, early_text=early,
                 product=call.product, is_light=call.is_light,
+                has_eviction_policy=call.has_eviction_policy,
             )
         )  # fmt: skip
     return VariantSource(

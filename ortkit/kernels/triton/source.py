@@ -42,6 +42,7 @@ class StepSource:
         early_text: The module where a launch may begin before the one before it has ended, if it
             waits for that by itself.
         product: What a library may compute in its place; None for nothing such.
+        has_eviction_policy: Whether a load says what the L2 cache gives up first.
     """
 
     entry: str
@@ -58,6 +59,7 @@ class StepSource:
     is_light: bool = False
     early_text: str | None = None
     product: Product | None = None
+    has_eviction_policy: bool = False
 
     def step(self, shared_bytes: int, symbols: tuple[str, ...]) -> Step:
         """Return how it is launched."""
