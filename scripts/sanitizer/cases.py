@@ -25,6 +25,7 @@ class Case:
         sizes: Of the named sizes; each variant runs on the first that it takes.
         dtype: Of all tensors that `dtypes` does not name.
         dtypes: By name.
+        factors: What random inputs are multiplied by, by name, where it is not 1.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Case:
     sizes: tuple[dict[str, int], ...] = ({},)
     dtype: str = _HALF
     dtypes: dict[str, str] = field(default_factory=dict)
+    factors: dict[str, float] = field(default_factory=dict)
 
     def signature(self) -> RegionSignature:
         """Return the region."""
@@ -259,7 +261,9 @@ CASES = (
          {"X": ("n", 4192), "W": (77, 131, 16), "S": (77 * 131,), "Z": (77 * 66,),
           "V": (77, 131, 16), "R": (77 * 131,), "Q": (77 * 66,)}, {"Y": ("n", 77)},
          _FEW_AND_MANY,
-         dtypes={"W": "uint8", "Z": "uint8", "V": "uint8", "Q": "uint8"}),
+         dtypes={"W": "uint8", "Z": "uint8", "V": "uint8", "Q": "uint8"},
+         # Sums near 1, as in a model: a gate of 400 turns its last bits into whole results.
+         factors={"S": 2.0**-9, "R": 2.0**-9}),
     *(Case(f"product_of_{rows}_rows_with_zeros_in_four_bits", "U = com.microsoft.MatMulNBits"
            " <K: int = 576, N: int = 520, bits: int = 4, block_size: int = 64> (X, W, S, Z)"
            "  Y = Add (U, R)",

@@ -6,12 +6,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import ortkit
 from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from ortkit.runtime.profiling.trace.devices import attach_kernels, busy_us
 from ortkit.runtime.profiling.trace.read import read_trace
 from tests.gpu import cuda_models as models
+
+pytestmark = pytest.mark.alone
 
 _PRODUCT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[4096, 4096] x) => (float[4096, 4096] y) { a = MatMul(x, x)  y = Relu(a) }

@@ -13,6 +13,8 @@ from ortkit.errors import UserError
 from ortkit.runtime.memory.devices import device_memory
 from tests.gpu import cuda_models as models
 
+pytestmark = pytest.mark.alone
+
 
 def session(text: str = models.CHAIN, **settings: Any) -> ortkit.Session:
     return ortkit.Session(models.model(text), "cuda", cuda_graph=True, **settings)

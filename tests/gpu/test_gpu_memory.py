@@ -12,6 +12,8 @@ import ortkit
 from ortkit.runtime.memory.devices import device_memory
 from tests.gpu import cuda_models as models
 
+pytestmark = pytest.mark.alone
+
 
 def test_arenas_of_the_device() -> None:
     rows = 1 << 16

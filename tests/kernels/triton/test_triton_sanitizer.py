@@ -22,6 +22,7 @@ from scripts.sanitizer.cases import CASES, Case
 from scripts.sanitizer.races import hand_overs, instructions_in, of_libraries
 from scripts.sanitizer.suite import (
     Node,
+    Rounded,
     Suite,
     body_outputs,
     build,
@@ -137,6 +138,19 @@ def test_numbers_in_eight_bits_may_be_a_step_off_now_and_then() -> None:
     assert not is_rounded_alike(error, expected)
     error[0] = np.nan
     assert not is_rounded_alike(error, expected)
+
+
+def test_sums_near_zero_may_be_off_by_the_error_before_rounding() -> None:
+    expected = np.linspace(-64, 64, 128).astype(np.float16)
+    expected[:2] = 2.0**-6, -(2.0**-6)
+    error, limits = np.zeros(128), Rounded(1 / 32, 2.0**-10)
+    error[:2] = 2.0**-4
+    assert is_rounded_alike(error, expected, limits)
+    assert not is_rounded_alike(error, expected, Rounded(1 / 32))
+    error[1] = 0.075
+    assert not is_rounded_alike(error, expected, limits)
+    error[:5] = 2.0**-4
+    assert not is_rounded_alike(error, expected, limits)
 
 
 @pytest.mark.parametrize(
