@@ -23,6 +23,7 @@ from ortkit.kernels.triton.hand import (
     kernel_text,
 )
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.kernels.triton.unsigned import unsigned_functions
 from ortkit.operators.window import Window
 from ortkit.refusal import Refused
 
@@ -243,7 +244,7 @@ def _module(name: str, finish: FinishWriter, text: str) -> str:
     names = "".join(f"{name}, " for name in finish.read.values())
     kernel = kernel_text(name).replace("operands, ", names).replace("operands,\n", f"{names}\n")
     kernel = kernel.replace(", operands)", ", " + names.rstrip(", ") + ")")
-    return kernel + "\n\n" + kernel_text("unsigned_dot_kernel").partition("\n\n\n")[2] + text
+    return kernel + "\n\n" + unsigned_functions() + text
 
 
 def _takes(sizes: ConvSizes) -> bool | Refused:

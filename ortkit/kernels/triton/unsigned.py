@@ -1,8 +1,8 @@
 """Products of uint8 and int8, which tensor cores have and Triton has not.
 
-A kernel calls `unsigned_dot`, a function of its own text with the line `_SIGNED`. The PTX of such
-a kernel multiplies signed numbers, and its first factors are made unsigned before it is assembled.
-Triton's interpreter multiplies exactly in float64 instead.
+A kernel calls `unsigned_dot`, a function of its own text. The PTX of such a kernel multiplies
+signed numbers, and its first factors are made unsigned before it is assembled. For Triton's
+interpreter the text has other functions of the same names, which multiply exactly in float64.
 """
 
 from __future__ import annotations
@@ -10,16 +10,11 @@ from __future__ import annotations
 import re
 
 from ortkit.errors import InternalError
+from ortkit.kernels.triton.hand import kernel_text
 
 _NAME = "def unsigned_dot("
-_SIGNED = "return tl.dot(a.to(tl.int8, bitcast=True), b, acc, out_dtype=tl.int32)"
-_EXACT = (
-    "return acc + tl.dot("
-    "a.to(tl.float64), b.to(tl.float64), out_dtype=tl.float64).to(tl.int32)"
-)  # fmt: skip
-#: A function that is assembly, which the interpreter has not, and what it computes.
-_SATURATED = re.compile(r"(def saturated_bytes\(x\):\n.*?\n    return ).*?# fmt: skip", re.DOTALL)
-_BOUNDED = r"\1tl.minimum(tl.maximum(x, 0), 255).to(tl.uint8)"
+#: Functions for GPUs, and functions of the same names for the interpreter, which has no assembly.
+_FOR_GPUS, _INTERPRETED = "unsigned_dot_kernel", "unsigned_dot_interpreted_kernel"
 #: Of `wgmma.mma_async` and `mma.sync`: the types of sums, of both factors, and again of sums.
 _PRODUCT = re.compile(r"(mma(?:_async)?\.sync\.aligned\.\S*\.s32)\.s8\.s8\b")
 
@@ -41,14 +36,16 @@ def unsigned_ptx(ptx: str) -> str:
     return made
 
 
-def interpretable(text: str) -> str:
-    """Return a kernel's text as Triton's interpreter computes it.
+def unsigned_functions() -> str:
+    """Return the functions that a kernel of bytes calls, as text for the end of its module."""
+    return _functions(_FOR_GPUS)
 
-    Raises:
-        InternalError: `unsigned_dot` is another function.
-    """
-    if not is_unsigned(text):
-        return text
-    if _SIGNED not in text:
-        raise InternalError("unsigned_dot is another function than the PTX is changed for")
-    return _SATURATED.sub(_BOUNDED, text.replace(_SIGNED, _EXACT))
+
+def interpretable(text: str) -> str:
+    """Return a kernel's text with the functions of bytes that Triton's interpreter can run."""
+    return text.replace(unsigned_functions(), _functions(_INTERPRETED))
+
+
+def _functions(name: str) -> str:
+    """Return a module without its head."""
+    return kernel_text(name).partition("\n\n\n")[2]

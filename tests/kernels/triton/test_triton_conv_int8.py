@@ -19,7 +19,7 @@ from ortkit.fusion.conv.targets import CudaBlockFinder, describe_block
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import compile_step, write_images
 from ortkit.kernels.triton.generate import sources_of
-from ortkit.kernels.triton.unsigned import interpretable, unsigned_ptx
+from ortkit.kernels.triton.unsigned import interpretable, unsigned_functions, unsigned_ptx
 from ortkit.refusal import Refused
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))
@@ -124,9 +124,16 @@ def test_other_products_are_left_alone() -> None:
     assert "u8.s8" in unsigned_ptx("wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {}")
     with pytest.raises(InternalError, match="without products"):
         unsigned_ptx("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {}")
-    with pytest.raises(InternalError, match="another function"):
-        interpretable("def unsigned_dot(a, b, acc):\n    return tl.dot(a, b, acc)")
-    assert interpretable("def other(): pass") == "def other(): pass"
+    own = "@triton.jit\ndef unsigned_dot(a, b, acc):\n    return tl.dot(a, b, acc)\n"
+    assert interpretable(own) == own
+
+
+def test_the_interpreter_has_all_functions_of_bytes() -> None:
+    heads = re.compile(r"^(?:@.*|def .*)$", re.MULTILINE)
+    texts = [f"x = 1\n\n\n{unsigned_functions()}\n\n\ny = 2\n"]
+    texts.append(interpretable(texts[0]))
+    assert [heads.findall(text) for text in texts] == [heads.findall(texts[0])] * 2
+    assert ["asm" in text for text in texts] == [True, False]
 
 
 def test_bytes_that_are_too_many_saturate(interpreter: Interpreter) -> None:
