@@ -188,6 +188,7 @@ FACE = {
     "kernels/region": "dtypes emitter ops reader vectormath views",
     "kernels/triton": (
         "build choices emit expr generate hand interpreter launches maps parameters source"
+        " unsigned"
     ),
     "kernels/tuning": "calibration database defaults gemm_times",
     "kernels/tvm": "build choices emit",
