@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.graph.walk import subgraphs
+from ortkit.graph.walk import nodes_below, subgraphs
 from ortkit.verify.child import GIVEN
 from ortkit.verify.exchange import read_values
 
@@ -71,7 +71,8 @@ def read_from_inputs(model: ir.Model, names: Collection[str]) -> dict[ir.Value, 
         The input that is read instead of each value.
     """
     values = computed_values(model)
-    chosen = {values[name]: _given(values[name]) for name in values if name in names}
+    shapes = Shapes.infer(model) if _has_loop(model) else None
+    chosen = {values[name]: _given(values[name], shapes) for name in values if name in names}
     for value, given in chosen.items():
         for use in tuple(value.uses()):
             use.node.replace_input_with(use.idx, given)
@@ -146,8 +147,20 @@ def _is_within(
     )  # fmt: skip
 
 
-def _given(value: ir.Value) -> ir.Value:
-    return ir.Value(name=f"{value.name}{GIVEN}", type=value.type)
+def _given(value: ir.Value, shapes: Shapes | None) -> ir.Value:
+    """Return the input that stands for a value, with its rank where `shapes` knows it."""
+    sizes = None if shapes is None else shapes.shape(value)
+    rank = None if sizes is None else ir.Shape([None] * len(sizes))
+    return ir.Value(name=f"{value.name}{GIVEN}", type=value.type, shape=rank)
+
+
+def _has_loop(model: ir.Model) -> bool:
+    """Say whether results may be stacked by a Loop.
+
+    If a Loop makes no trip, ONNX Runtime gives them the rank that it infers, or 1. So it has to
+    infer as much from the values that are given as from the nodes that computed them.
+    """
+    return any(node.op_type == "Loop" and node.domain == "" for node in nodes_below(model.graph))
 
 
 def _replace_results(body: ir.Graph, chosen: Mapping[ir.Value, ir.Value]) -> None:

@@ -116,6 +116,40 @@ def test_the_logarithm_of_no_exponentials() -> None:
     assert some.tolist() == pytest.approx([1000 + np.log(2)])
 
 
+@pytest.mark.parametrize("opset", [10, 13, 18, 19, 21, 23])
+@pytest.mark.parametrize("shape", [(), (5,), (4, 2, 3)])
+def test_dequantized_numbers_are_those_of_onnx_runtime(opset: int, shape: tuple[int, ...]) -> None:
+    """By one scale, by one of each slice, and by one of each block of three slices."""
+    if (shape == (5,) and opset < 13) or (len(shape) == 3 and opset < 21):
+        pytest.skip("an older version has no scales of this shape")
+    random = np.random.default_rng(opset)
+    given = [
+        random.integers(-128, 128, (4, 5, 3), dtype=np.int8),
+        np.asarray(random.random(shape) + 0.1, np.float32),
+        np.asarray(random.integers(-9, 9, shape), np.int8),
+    ]
+    attributes = {} if opset < 13 else {"axis": -2}
+    if len(shape) == 3:
+        attributes["block_size"] = 3
+    kinds = (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT, onnx.TensorProto.INT8)
+    nodes = [onnx.helper.make_node("DequantizeLinear", list("xsz"), ["y"], **attributes)]
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    body = onnx.helper.make_function("d", "f", list("xsz"), ["y"], nodes, opsets)
+    (got,) = Reference(body)([given[0], given[1].astype(np.float64), given[2]])
+    graph = onnx.helper.make_graph(
+        nodes, "g",
+        [onnx.helper.make_tensor_value_info(name, kind, x.shape)
+         for name, kind, x in zip("xsz", kinds, given, strict=True)],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 5, 3])],
+    )  # fmt: skip
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(),
+                                           providers=["CPUExecutionProvider"])  # fmt: skip
+    (want,) = session.run(None, dict(zip("xsz", given, strict=True)))
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
 # ---- products with weights of a few bits
 def blocked(bits: int, level: int, operands: str = "x, w, s") -> onnx.FunctionProto:
     return onnx.parser.parse_function(f"""

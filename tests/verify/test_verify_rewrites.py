@@ -202,6 +202,20 @@ def test_values_that_a_subgraph_reads_are_given_to_it() -> None:
     assert [each.name for each in found.values.wrong] == ["a"]
 
 
+def test_what_a_loop_without_trips_stacks_has_its_rank() -> None:
+    """ONNX Runtime gives it the rank that it infers, or 1 where it knows none."""
+    text = """g (float[a, b] x, int64 n) => (float[t, p, q] y, float[a, b] z) {
+      h = Exp(x)
+      r, s = Loop (n, , h) <body = b (int64 i, bool c, float[u, v] p) => (bool d, o, q) {
+        d = Identity(c) o = Tanh(p) q = Mul(o, h) }>
+      y = Neg(s) z = Neg(r)
+    }"""
+    original = model(text)
+    found = verify_models(original, original)
+    assert found.verdict == "yes", found.reason
+    assert set(found.values.compared) == {"h", "r", "s", "y", "z"}
+
+
 def test_what_is_drawn_is_given_to_both() -> None:
     text = (
         "g (float[4, 8] x) => (float[4, 8] y) { r = RandomNormalLike(x) s = Add(r, x) y = OP(s) }"

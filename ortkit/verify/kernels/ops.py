@@ -17,6 +17,7 @@ from ortkit.verify.kernels.ops_activations import (
 )
 from ortkit.verify.kernels.ops_attention import GroupQueryAttention
 from ortkit.verify.kernels.ops_blocks import (
+    DequantizeLinear,
     MatMulNBits,
     QLinearAdd,
     QLinearGlobalAveragePool,
@@ -101,7 +102,7 @@ class MatMulInteger(MatMul):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    ArgMax, ArgMin, CastLike, Conv, ConvInteger, Erf, Gelu, GroupNormalization,
+    ArgMax, ArgMin, CastLike, Conv, ConvInteger, DequantizeLinear, Erf, Gelu, GroupNormalization,
     GroupQueryAttention, HardSwish, LayerNormalization, LogSoftmax, MatMul, MatMulInteger,
     MatMulNBits, MaxPool, Mean, Mish, NonMaxSuppression, QLinearAdd, QLinearGlobalAveragePool,
     QLinearMul, RMSNormalization, ReduceLogSumExp, Resize, Sigmoid, Softplus, Softsign, Sum, Swish,

@@ -26,6 +26,27 @@ Rounding = Literal["bfloat16", "int8"]
 _ROUNDINGS: dict[int, Rounding] = {3: "bfloat16", 4: "int8"}
 
 
+class DequantizeLinear(OpRun):
+    """ONNX DequantizeLinear-10 to 25, in float64; onnx.reference has none before opset 19."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        zero: np.ndarray | None = None,
+        axis: int = 1,
+        block_size: int = 0,
+        **_: object,
+    ) -> tuple[np.ndarray]:
+        scales = _spread(scale.astype(np.float64), x, axis, block_size)
+        if zero is None:
+            return (x.astype(np.float64) * scales,)
+        zeros = _spread(zero.astype(np.float64), x, axis, block_size)
+        return ((x.astype(np.float64) - zeros) * scales,)
+
+
 class QLinearAdd(OpRun):
     """A sum of two quantized tensors, rounded to a grid of its own."""
 
@@ -67,6 +88,16 @@ class QLinearGlobalAveragePool(OpRun):
 def _rounded(steps: np.ndarray, zero: np.ndarray) -> np.ndarray:
     info = np.iinfo(zero.dtype)
     return np.asarray(np.clip(np.rint(steps) + zero, info.min, info.max), zero.dtype)
+
+
+def _spread(factors: np.ndarray, x: np.ndarray, axis: int, block_size: int) -> np.ndarray:
+    """Return factors of a tensor, of its slices along an axis or of blocks of these, for `x`."""
+    if factors.size == 1:
+        return factors.reshape(())
+    if factors.ndim == 1 and not block_size:
+        return factors.reshape([-1 if at == axis % x.ndim else 1 for at in range(x.ndim)])
+    many = np.repeat(factors, block_size, axis)
+    return np.take(many, np.arange(x.shape[axis]), axis)
 
 
 class MatMulNBits(OpRun):
