@@ -27,7 +27,7 @@ from ortkit.verify.kernels.library import Kernels, kernels_here
 from ortkit.verify.perturbed.perturbation import RUNS
 from ortkit.verify.perturbed.runs import PerturbedRuns
 from ortkit.verify.reference import Reference, Request
-from ortkit.verify.sessions import SessionResult, Setting, run_within
+from ortkit.verify.sessions import CandidateRun, SessionResult, run_within
 from ortkit.verify.verifier import Verifier
 
 _NAME = "repeated"
@@ -82,22 +82,13 @@ class RepeatedVerifier(Verifier):
             mismatches=(),
         )  # fmt: skip
 
-    def _run(
-        self,
-        state: Reference,
-        paths: tuple[Path, Path],
-        folder: Path,
-        library: Path | None,
-        ops: tuple[str, ...],
-    ) -> list[SessionResult]:
+    def _run(self, state: Reference, candidate: CandidateRun) -> list[SessionResult]:
         """Run a candidate under deploy settings, if any of its kernels is run."""
         ran = SessionResult(state.inputs, state.outputs, is_loaded=True)
-        here = self._kernels(library, ops)
-        if len(ops) == sum(item["count"] for item in here.not_run):
+        here = self._kernels(candidate.library, candidate.ops)
+        if len(candidate.ops) == sum(item["count"] for item in here.not_run):
             return [ran, replace(ran, not_run=tuple(here.not_run))]
-        setting = Setting(
-            paths[1], folder / "optimized", True, self._custom_ops, kernels=library, fused=ops
-        )
+        setting = candidate.deployed()
         (deployed,) = run_within(state.budget, [setting], state.feeds, len(state.feeds))
         return [replace(ran, inputs=deployed.inputs, outputs=deployed.outputs), deployed]
 

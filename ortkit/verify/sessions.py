@@ -54,6 +54,38 @@ class SessionResult:
         return self.is_late and self.seconds > _SLOW_FACTOR * other.seconds + _SLOW_SECONDS
 
 
+@dataclass(frozen=True)
+class CandidateRun:
+    """The files of a candidate.
+
+    Args:
+        plain: The model that is run with optimizations off.
+        optimized: The model that is run under deploy settings.
+        folder: For the results.
+        library: The kernel library; None for none.
+        ops: The fused operators that the candidate has.
+        custom_ops: Libraries that the models need to load at all.
+    """
+
+    plain: Path
+    optimized: Path
+    folder: Path
+    library: Path | None
+    ops: tuple[str, ...]
+    custom_ops: tuple[Path, ...]
+
+    def undeployed(self) -> Setting:
+        """Return the session with optimizations off."""
+        return Setting(self.plain, self.folder / "plain", False, self.custom_ops)
+
+    def deployed(self) -> Setting:
+        """Return the session under deploy settings."""
+        return Setting(
+            self.optimized, self.folder / "optimized", True, self.custom_ops,
+            kernels=self.library, fused=self.ops,
+        )  # fmt: skip
+
+
 def run_sessions(
     settings: Sequence[Setting],
     feeds: Sequence[Path],

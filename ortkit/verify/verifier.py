@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import onnx_ir as ir
 
@@ -30,7 +30,6 @@ from ortkit.verify.judging import Judged, judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.lowered.exact_products import (
-    exact_weights,
     make_products_exact,
     with_exact_products,
 )
@@ -42,7 +41,7 @@ from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rewrites import RewriteStage
 from ortkit.verify.selection import expose_picks, give_picks, run_picks, shared_picks
-from ortkit.verify.sessions import SessionResult, Setting, run_within
+from ortkit.verify.sessions import CandidateRun, SessionResult, run_within
 from ortkit.verify.summary import summarise
 from ortkit.verify.undefined_rows import zero_undefined
 from ortkit.verify.user_tolerance import UserTolerance
@@ -81,6 +80,7 @@ class Verifier:
         is_usual: bool = False,
         budget: Budget | None = None,
         candidate: ir.Model | None = None,
+        exact: frozenset[str] = frozenset(),
     ) -> None:
         """Say what to verify against.
 
@@ -101,6 +101,8 @@ class Verifier:
             is_usual: Whether these have usual numbers only, as for candidates in lower precision.
             budget: What is left of another verification's time, instead of `seconds`.
             candidate: What will be judged, if it is known: input sets meet its lengths too.
+            exact: Weights of the original that another verification has made uint8 in it; see
+                `make_products_exact`.
         """
         if samples is not None and samples < 1:
             raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
@@ -135,7 +137,7 @@ class Verifier:
         self._only_wide = ""
         """Why models are compared in float32 only; empty if they are not."""
         self._path = Path()
-        self._exact: frozenset[str] = frozenset()
+        self._exact = exact
         """The original's weights with which ONNX Runtime's products saturate here."""
         self._stage: RewriteStage | None = None
         self._beside: dict[tuple[str, ...], Verifier] = {}
@@ -154,9 +156,9 @@ class Verifier:
             self._path = path = self._as_file(self._original, "original")
             self._opened = opened = open_model(path)
             is_changed = zero_undefined(opened, "original")
-            is_changed |= bool(make_products_exact(opened))
-            self._exact = exact_weights(opened)
-            if is_changed:
+            raised = make_products_exact(opened)
+            self._exact |= raised
+            if is_changed or raised:
                 self._path = path = self._as_file(opened, "defined")
             request = self._request(opened, path)
             self._state = self._reference(request, self._folder() / "reference")
@@ -305,7 +307,7 @@ class Verifier:
             path, library = self._as_file(opened, f"{folder.name}w"), None
         ops, custom_ops = fused_ops_in(path), self._custom_ops
         paths = self._exact_files(opened, path, folder.name)
-        run = partial(self._run, state, paths, folder, library, ops)
+        run = partial(self._run, state, CandidateRun(*paths, folder, library, ops, custom_ops))
         with begun(run) if self._runs_beside(state, library, values) else nullcontext(run) as ran:
             rewrites = values or self._rewrites(state).check(opened, allowance, kept, keeps_names)
             if rewrites.wrong:
@@ -385,20 +387,9 @@ class Verifier:
         """Compare a candidate's results with the original's; see `judge`."""
         return judge(state, folder, results, allowance)
 
-    def _run(
-        self,
-        state: Reference,
-        paths: tuple[Path, Path],
-        folder: Path,
-        library: Path | None,
-        ops: tuple[str, ...],
-    ) -> list[SessionResult]:
+    def _run(self, state: Reference, candidate: CandidateRun) -> list[SessionResult]:
         """Run a candidate with optimizations off, and under deploy settings."""
-        plain, optimized = paths
-        deployed = Setting(
-            optimized, folder / "optimized", True, self._custom_ops, kernels=library, fused=ops
-        )
-        settings = [Setting(plain, folder / "plain", False, self._custom_ops), deployed]
+        settings = [candidate.undeployed(), candidate.deployed()]
         return run_within(state.budget, settings, state.feeds, len(state.feeds))
 
     def _exact_files(self, candidate: ir.Model, path: Path, name: str) -> tuple[Path, Path]:
@@ -458,21 +449,13 @@ class Verifier:
         if not names:
             return None
         if names not in self._beside:
-            custom_ops, memory = self._custom_ops, self._memory_mib
             folder = self._folder() / f"picks{len(self._beside)}"
-            given = run_picks(original, names, state.feeds, folder, state.budget, custom_ops)
+            given = run_picks(original, names, state.feeds, folder, state.budget, self._custom_ops)
             if given is None:
                 return None
             give_picks(original, names)
             self._beside[names] = self._stack.enter_context(
-                Verifier(
-                    original,
-                    seconds=state.budget.left,
-                    memory_mib=memory,
-                    custom_ops=custom_ops,
-                    given=given,
-                    tolerance=self._tolerance,
-                )
+                self._on_other_inputs(original, given, seconds=state.budget.left)
             )
         give_picks(candidate, names)
         found = check(self._beside[names], candidate)
@@ -505,14 +488,7 @@ class Verifier:
         own = own_limit_sets(maker, original, opened, state.feeds, *rest)
         if not own:
             return found
-        with Verifier(
-            original,
-            memory_mib=self._memory_mib,
-            custom_ops=self._custom_ops,
-            given=own,
-            tolerance=self._tolerance,
-            budget=state.budget,
-        ) as verifier:
+        with self._on_other_inputs(original, own, budget=state.budget) as verifier:
             if verifier.refusal:
                 return found
             beside = check(verifier, opened)
@@ -529,6 +505,20 @@ class Verifier:
             samples=found.samples + beside.samples,
             input_sets=sets,
             seconds=seconds,
+        )
+
+    def _on_other_inputs(
+        self, original: ir.Model, given: Sequence[Feeds | InputSet], **time: Any
+    ) -> Verifier:
+        """Return a verifier of the original as it became here, on other input sets."""
+        return Verifier(
+            original,
+            memory_mib=self._memory_mib,
+            custom_ops=self._custom_ops,
+            given=given,
+            tolerance=self._tolerance,
+            exact=self._exact,
+            **time,
         )
 
     def _folder(self) -> Path:

@@ -62,14 +62,6 @@ def make_products_exact(model: ir.Model, names: Collection[str] | None = None) -
     return _Change(model, names).run()
 
 
-def exact_weights(model: ir.Model) -> frozenset[str]:
-    """Return the names that weights had which are uint8 now."""
-    values = [*model.graph.initializers.values()]
-    values += [value for node in nodes_below(model.graph) for value in node.outputs]
-    names = (value.name or "" for value in values)
-    return frozenset(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-
-
 class _Change:
     """The change of one model."""
 
