@@ -146,6 +146,12 @@ class Condition:
     divisible_by: int = 1
     at_most: int | None = None
 
+    def follows_from(self, other: Condition) -> bool:
+        """Say whether this one, a bound, holds wherever another one does."""
+        if self.at_most is None or other.at_most is None:
+            return False
+        return self.extent == other.extent and other.at_most <= self.at_most
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -264,6 +270,24 @@ class CudaKernel:
                 what += f"; without PTX, GPUs that have no code of their own run {_BODY}"
             lines.append(what)
         return tuple(lines)
+
+
+def grid_bounds(grid: Sequence[tuple[Extent, int]]) -> tuple[Condition, ...]:
+    """Return what keeps y and z of a grid within CUDA's bounds, where known sizes do not.
+
+    Args:
+        grid: What is divided by what, rounded up, along x, y and z.
+    """
+    bounds = [
+        Condition(extent, at_most=most * divisor)
+        for (extent, divisor), most in zip(grid, MAX_GRID, strict=True)
+        if most < MAX_GRID[0]
+    ]
+    return tuple(
+        bound
+        for bound in bounds
+        if bound.extent.static is None or bound.extent.static > (bound.at_most or 0)
+    )
 
 
 def rename_extent(extent: Extent, symbols: Sequence[str]) -> Extent:

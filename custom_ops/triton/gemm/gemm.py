@@ -121,8 +121,10 @@ class TiledProduct:
         call = Call("gemm_kernel", arguments, grid, _GROUP_WARPS, tile.stages)
         text = kernel_text("gemm_kernel")
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
+        # A step along the depth of a transposed x has 32 bits.
+        most = (2**31 - 1) // tile.depth if form.is_lhs_transposed else _MOST_ROWS
         return for_any_alignment(
-            form.signature, [call], text, (), self._conditions(_MOST_ROWS), self.architectures
+            form.signature, [call], text, (), self._conditions(most), self.architectures
         )
 
     def _count(self) -> Extent:

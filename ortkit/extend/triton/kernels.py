@@ -14,7 +14,14 @@ from ortkit.extend.declare.kernels import rules_of, words_of
 from ortkit.extend.declare.size_rules import Words
 from ortkit.extend.declare.variants import Form
 from ortkit.extend.triton.source import is_gluon, name_of, text_of
-from ortkit.kernels.cuda import MAX_GRID, Argument, Condition, CudaKernel, TensorMap, rename_extent
+from ortkit.kernels.cuda import (
+    Argument,
+    Condition,
+    CudaKernel,
+    TensorMap,
+    grid_bounds,
+    rename_extent,
+)
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 from ortkit.kernels.triton.maps import element_bytes, map_parameter, tensor_map
@@ -140,11 +147,7 @@ class _Maker:
         conditions = [
             Condition(rule.size, rule.divisible_by, rule.at_most) for rule in self.form.rules
         ]
-        conditions += [
-            Condition(extent, at_most=most * divisor)
-            for (extent, divisor), most in zip(grid, MAX_GRID, strict=True)
-            if extent.static is None and most < MAX_GRID[0]
-        ]
+        conditions += grid_bounds(grid)
         conditions += [Condition(row, divisible_by=_MULTIPLE) for row in self._rows]
         return VariantSource(
             tuple(conditions), self.is_aligned, self.symbols, (step,), is_optional=self.is_aligned

@@ -12,6 +12,7 @@ from ortkit.kernels.cuda import (
     Step,
     TensorMap,
     Variant,
+    grid_bounds,
     rename_extent,
 )
 from ortkit.kernels.sizes import Extent
@@ -105,7 +106,7 @@ class VariantSource:
         """Return it as data; each step gets its shared memory."""
         conditions = tuple(
             replace(condition, extent=rename_extent(condition.extent, self.symbols))
-            for condition in self.conditions
+            for condition in (*self.conditions, *self._grid_bounds())
         )
         steps = (
             step.step(size, self.symbols)
@@ -113,3 +114,13 @@ class VariantSource:
         )
         scratch = tuple(rename_extent(extent, self.symbols) for extent in self.scratch)
         return Variant(conditions, self.is_aligned, tuple(steps), scratch)
+
+    def _grid_bounds(self) -> tuple[Condition, ...]:
+        """Return what keeps all grids within CUDA's bounds, but for what conditions say already.
+
+        No variant takes more, so that these do not say which variants there are.
+        """
+        bounds = dict.fromkeys(bound for step in self.steps for bound in grid_bounds(step.grid))
+        return tuple(
+            bound for bound in bounds if not any(map(bound.follows_from, self.conditions))
+        )
