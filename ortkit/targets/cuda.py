@@ -82,6 +82,7 @@ CUDA = Traits(
         "conv.conv",
         "conv.conv_int8",
         "conv.depthwise",
+        "conv.expand_depthwise",
         "conv.squeeze_excite",
         "conv.pool",
         "gemm.split_k",

@@ -157,6 +157,19 @@ CASES = (
          "  M = Transpose <perm = [0, 2, 1]> (L)",
          {"X": ("n", 5, 131, 40), "W": (5, 5, 1, 40), "B": (40,)},
          {"Y": ("n", 5, 131, 40), "M": ("n", 5, 40)}, ({"n": 2}, {"n": 300})),
+    Case("expand_depthwise", _TURNED + "E = Conv <kernel_shape = [1, 1]> (P, V, B)  F = Relu (E)"
+         "  G = Transpose <perm = [3, 2, 0, 1]> (K)  C = Conv <group = 72, kernel_shape = [5, 5],"
+         " pads = [2, 2, 2, 2], strides = [2, 2]> (F, G, D)  " + _BACK + "  " + _integers("A", 3)
+         + "L = ReduceMean <keepdims = 0> (R, A)  M = Transpose <perm = [0, 2, 1]> (L)",
+         {"X": (2, 15, 17, 40), "W": (72, 1, 1, 40), "B": (72,), "K": (5, 5, 1, 72), "D": (72,)},
+         {"Y": (2, 8, 9, 72), "M": (2, 8, 72)}),
+    Case("squeeze_excite_of_few", "P = Transpose <perm = [0, 2, 1]> (X)  "
+         + _integers("S", 0, 0, -1, 1) + "Q = Reshape (P, S)  M = GlobalAveragePool (Q)"
+         "  H = Conv <kernel_shape = [1, 1]> (M, W, B)  I = Relu (H)"
+         "  V = Transpose <perm = [3, 2, 0, 1]> (U)  C = Conv <kernel_shape = [1, 1]> (I, V, D)"
+         f"  R = Sigmoid (C)  Y = Transpose {_OUT} (R)",
+         {"X": ("n", 9, 60), "W": (7, 60, 1, 1), "B": (7,), "U": (1, 1, 7, 60), "D": (60,)},
+         {"Y": ("n", 1, 1, 60)}, ({"n": 2}, {"n": 3})),
     Case("squeeze_excite", "P = Transpose <perm = [0, 2, 1]> (X)  " + _integers("S", 0, 0, -1, 1)
          + "Q = Reshape (P, S)  M = GlobalAveragePool (Q)  H = Conv <kernel_shape = [1, 1]>"
          " (M, W, B)  I = Relu (H)  V = Transpose <perm = [3, 2, 0, 1]> (U)"

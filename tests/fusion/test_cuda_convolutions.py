@@ -66,6 +66,36 @@ def test_what_a_kernel_takes_in() -> None:
     assert [block.is_planar for block in chain.blocks].count(True) == 1
 
 
+@pytest.mark.parametrize(
+    ("images", "is_joined"), [(1, True), (2, True), (1000, False), ("n", False)]
+)
+def test_few_images_are_expanded_and_filtered_in_one_launch(
+    images: int | str, is_joined: bool
+) -> None:
+    _, (chain,) = chains_of(half(inverted_residuals((images, 3, 32, 32))))
+    kinds = Counter(block.kind for block in chain.blocks)
+    assert (kinds["expand_depthwise"], kinds["depthwise_conv"]) == ((3, 0) if is_joined else (0, 3))
+
+
+def test_a_result_that_others_read_is_not_joined() -> None:
+    net = Net()
+    wide = net.relu6(net.conv("x", (16, 24)))
+    y = net.op("Add", net.depthwise(wide, 24, 3), wide)
+    z = net.relu6(net.conv(y, (24, 32)))
+    _, (chain,) = chains_of(half(net.model((1, 16, 8, 8), [net.depthwise(z, 32, 3), z])))
+    kinds = [block.kind for block in chain.blocks]
+    assert kinds == ["conv", "depthwise_conv", "conv", "depthwise_conv"]
+
+
+def test_a_pair_without_kernel_is_two_blocks() -> None:
+    def judge(signature: RegionSignature) -> Refused | None:
+        is_refused = signature.name == "expand_depthwise"
+        return Refused("not so") if is_refused else accept(signature)
+
+    _, (chain,) = chains_of(half(inverted_residuals()), judge)
+    assert Counter(block.kind for block in chain.blocks) == {"conv": 7, "depthwise_conv": 3}
+
+
 def test_poolings_of_results_are_a_part() -> None:
     net = Net()
     x = net.op("Relu", net.conv("x", (3, 16), 7, strides=[2, 2], pads=[3] * 4))
@@ -83,7 +113,7 @@ def test_float32_is_left_alone() -> None:
 
 def test_what_has_no_kernel_stays_outside() -> None:
     def judge(signature: RegionSignature) -> Refused | None:
-        is_refused = signature.name == "depthwise_conv"
+        is_refused = signature.name in ("depthwise_conv", "expand_depthwise")
         return Refused("not so") if is_refused else accept(signature)
 
     scope, chains = chains_of(half(inverted_residuals()), judge)

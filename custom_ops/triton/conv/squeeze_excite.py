@@ -1,4 +1,4 @@
-"""Squeeze-and-excite after the means of rows: two small launches, one for each layer."""
+"""Squeeze-and-excite after the means of rows: one launch, or two where much is to be read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from ..alignment import for_any_alignment
 from .conv_tiles import power
 
 _MOST_CHANNELS, _MOST_HIDDEN = 65536, 4096
-#: Of one block: means that are read at once, channels of the second layer. What is read one after
-#: the other is what the first layer takes its time for.
-_MEANS, _MOST_ROWS, _CHANNELS = 8192, 128, 64
+#: Of one block: means that are read at once, hidden units and channels of the second layer. What
+#: is read one after the other is what the first layer takes its time for.
+_MEANS, _MOST_ROWS, _SECOND, _CHANNELS = 8192, 128, 8192, 32
+#: Weights of the first layer that each block may read, so that one launch does for both.
+_SMALL, _SMALL_CHANNELS = 16384, 32
 #: Hidden units of one block: each block reads all means of an image, so that blocks have no fewer
 #: than it takes to leave two for each multiprocessor.
 _FEWEST_UNITS, _MOST_UNITS, _BLOCKS = 2, 16, 264
@@ -36,7 +38,9 @@ class Squeeze:
     form: SqueezeExciteForm
 
     def variants(self) -> tuple[VariantSource, ...]:
-        """Return a kernel of two launches for few images, one for many, and one unaligned."""
+        """Return a kernel for few images, one for many, and one unaligned."""
+        if self.form.hidden * self.form.channels <= _SMALL:
+            return self._in_one()
         batch = extent_of(self.form.signature.outputs[0].shape[0])
         if batch.static is not None:
             return self._variants(batch.static)
@@ -63,22 +67,51 @@ class Squeeze:
             grid=((Extent(hidden), units), (batch, 1), (ONE, 1)),
             warps=8,
             stages=2,
+            has_early_start=True,
         )  # fmt: skip
         excite = Call(
             "excite_kernel",
             (
                 Scratch(0, "float32"), *map(optional, form.excite), Tensor(len(inputs)),
-                channels, hidden, _CHANNELS, min(64, power(hidden)),
+                channels, hidden, _CHANNELS, min(_SECOND // _CHANNELS, power(hidden)),
             ),
             grid=((Extent(channels), _CHANNELS), (batch, 1), (ONE, 1)),
             warps=4,
             stages=2,
+            has_early_start=True,
         )  # fmt: skip
-        text = kernel_text("squeeze_excite_kernel")
-        for name, follows in (("inner", form.inner), ("outer", form.outer)):
-            text += epilogue_text(name, follows, 0, is_rough=True)
         scratch = (batch * Extent(4 * hidden),)
-        return for_any_alignment(form.signature, (squeeze, excite), text, scratch, conditions)
+        return for_any_alignment(
+            form.signature, (squeeze, excite), self._text(), scratch, conditions
+        )
+
+    def _in_one(self) -> tuple[VariantSource, ...]:
+        """Return a kernel of one launch, whose blocks compute all hidden units each."""
+        form, inputs = self.form, self.form.signature.inputs
+        hidden, channels = form.hidden, form.channels
+        batch, rows = (extent_of(size) for size in inputs[form.means].shape[:2])
+        rows_at_once = min(_MOST_ROWS, power(rows.static or _MOST_ROWS))
+        units = max(2, power(hidden))
+        at_once = min(_MEANS // max(rows_at_once, units), power(channels))
+        call = Call(
+            "squeeze_excite_kernel",
+            (
+                Tensor(form.means), *map(optional, form.squeeze), *map(optional, form.excite),
+                Tensor(len(inputs)), Size(rows),
+                channels, hidden, rows_at_once, at_once, units, _SMALL_CHANNELS,
+            ),
+            grid=((Extent(channels), _SMALL_CHANNELS), (batch, 1), (ONE, 1)),
+            warps=8,
+            stages=2,
+            has_early_start=True,
+        )  # fmt: skip
+        return for_any_alignment(form.signature, (call,), self._text())
+
+    def _text(self) -> str:
+        text = kernel_text("squeeze_excite_kernel")
+        for name, follows in (("inner", self.form.inner), ("outer", self.form.outer)):
+            text += epilogue_text(name, follows, 0, is_rough=True)
+        return text
 
 
 def units_of(images: int, hidden: int) -> int:

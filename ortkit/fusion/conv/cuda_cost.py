@@ -32,6 +32,10 @@ def border_cost(scope: Scope, value: ir.Value) -> float:
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:
     """Return the nanoseconds of one block."""
+    if block.parts:
+        costs = [block_cost(scope, part) for part in block.parts]
+        after = sum(cost.after for cost in costs) - LAUNCH_NS
+        return ChainCost(sum(cost.before for cost in costs), after)
     if isinstance(block.anchor, ImageAnchor) and block.anchor.estimate is not None:
         return ChainCost(*block.anchor.estimate(image_sizes(scope, block)))
     moved = sum(_bytes(scope, value) for value in (*block.operands, block.output)) / BANDWIDTH

@@ -10,8 +10,9 @@ from ortkit.fusion.conv.block import Block
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.catalog import load
 
-#: Says of what is between both, and of the second one's window, whether they are worth joining.
+#: Say of what is between both, and of the second one's window, whether they are worth joining.
 _PAYS = "ortkit.custom_ops.tvm.conv.expand_depthwise:pays"
+_CUDA_PAYS = "ortkit.custom_ops.triton.conv.expand_depthwise:pays"
 
 
 def join_expansions(
@@ -22,7 +23,7 @@ def join_expansions(
     Args:
         scope: The graph's.
         blocks: In order.
-        apart: 1x1 convolutions that are not joined.
+        separate: 1x1 convolutions that are not joined.
     """
     firsts = {
         block.output: block
@@ -32,23 +33,31 @@ def join_expansions(
     joined = {
         block.output: _join(firsts[block.source], block)
         for block in blocks
-        if block.source in firsts and _may_be_second(scope, block)
+        if block.source in firsts and _may_be_second(scope, firsts[block.source], block)
     }
     gone = {block.parts[0].output for block in joined.values()}
     return [joined.get(block.output, block) for block in blocks if block.output not in gone]
 
 
 def _may_be_first(block: Block) -> bool:
-    plain = block.kind == "pointwise_conv" and block.gate is None and not block.extras
+    if block.kind == "conv":
+        plain = not block.is_planar and block.windows[0].is_point
+    else:
+        plain = block.kind == "pointwise_conv"
+    plain = plain and block.gate is None and not block.extras
     return plain and len(block.output.uses()) == 1 and not block.output.is_graph_output()
 
 
-def _may_be_second(scope: Scope, block: Block) -> bool:
+def _may_be_second(scope: Scope, first: Block, block: Block) -> bool:
     if block.kind != "depthwise_conv" or block.extras:
         return False
     window = block.windows[0]
-    sizes = (scope.shapes.shape(block.source) or ())[1:]
-    image = [size for size in sizes if isinstance(size, int)]
+    sizes = tuple(scope.shapes.shape(block.source) or ())
+    if not scope.traits.is_host:
+        source, made = (scope.shapes.shape(value) or () for value in (first.source, block.output))
+        depth = source[1] if len(source) == len(made) == 4 else None
+        return bool(load(_CUDA_PAYS)(sizes, tuple(made), depth, window))
+    image = [size for size in sizes[1:] if isinstance(size, int)]
     if len(image) != 3 or window.dilations != (1, 1):
         return False
     return bool(load(_PAYS)(image, window.kernel, window.strides))

@@ -85,8 +85,8 @@ def _find(scope: Scope, graph: ir.Graph, refused: _Nodes, separate: _Nodes) -> l
     return join_expansions(scope, CpuBlockFinder.find(scope, graph, refused), separate)
 
 
-def _find_cuda(scope: Scope, graph: ir.Graph, refused: _Nodes, _: _Nodes) -> list[Block]:
-    return CudaBlockFinder.find(scope, graph, refused)
+def _find_cuda(scope: Scope, graph: ir.Graph, refused: _Nodes, separate: _Nodes) -> list[Block]:
+    return join_expansions(scope, CudaBlockFinder.find(scope, graph, refused), separate)
 
 
 ON_CPU = ConvTarget(_find, cost.block_cost, cost.border_cost, spares=True)

@@ -280,11 +280,40 @@ def test_many_images_share_what_blocks_read(
 
     assert [squeeze_excite.units_of(images, 240) for images in (1, 8, 32, 1000)] == [2, 4, 16, 16]
     monkeypatch.setattr(squeeze_excite, "_BLOCKS", 1)
+    monkeypatch.setattr(squeeze_excite, "_SMALL", 0)
     net = Net()
     for kind, signature in signatures_of(net.model((2, 24, 11, 13), [gated(net, "x")])):
         if kind == "squeeze_excite":
             assert squeeze_excite.units_of(2, 6) == 16
             check(kind, signature, interpreter)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20], ids=["two launches", "one launch"])
+@pytest.mark.parametrize(
+    ("rows", "channels", "hidden"), [(1, 24, 1), (9, 600, 70), (130, 33, 9), (7, 1200, 300)]
+)
+def test_squeeze_and_excite(
+    rows: int,
+    channels: int,
+    hidden: int,
+    small: int,
+    interpreter: Interpreter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Means of more rows, channels and hidden units than a block reads at once."""
+    from ortkit.custom_ops.triton.conv import squeeze_excite
+
+    monkeypatch.setattr(squeeze_excite, "_SMALL", small)
+    net = Net()
+    y = net.depthwise("x", channels)
+    y = net.conv(net.gate(y, channels, hidden), (channels, 16), 1)
+    found = dict(signatures_of(net.model((2, channels, rows, 3), [y])))
+    signature = found["squeeze_excite"]
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    assert len(sources[0].steps) == (1 if small else 2)
+    assert all(step.early_text for source in sources for step in source.steps)
+    check("squeeze_excite", signature, interpreter)
 
 
 @pytest.mark.parametrize("name", ["a residual block", "gates without biases", "poolings"])
