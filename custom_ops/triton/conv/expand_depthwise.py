@@ -171,10 +171,10 @@ def pays(image: Sequence[object], made: Sequence[object], depth: object, window:
         window: Of the depthwise filter.
     """
     numbers = [size for size in (*image, *made, depth) if isinstance(size, int) and size > 0]
-    if len(numbers) != len(image) + len(made) + 1:
+    if not len(numbers) == len(image) + len(made) + 1 == 9:
         return False
-    images, channels, *sides = numbers[:4]
-    of = Sizes((images, sides[0], sides[1]), (numbers[6], numbers[7]), numbers[8], channels, window)
+    images, channels, height, width, _, _, rows, columns, before = numbers
+    of = Sizes((images, height, width), (rows, columns), before, channels, window)
     return _fits(of) and choose_band(of) is not None
 
 
