@@ -57,6 +57,18 @@ def one_image() -> onnx.ModelProto:
     return net.model((1, 2048, 7, 7), [y])
 
 
+def wide_gates() -> onnx.ModelProto:
+    """Expanding and depthwise convolutions in one launch, gates of one launch and of two."""
+    net = Net()
+    x = "x"
+    for hidden, kernel, stride in ((24, 5, 1), (160, 3, 2)):
+        wide = net.op("HardSwish", net.conv(x, (160, 640)))
+        pads = [kernel // 2] * 4
+        deep = net.conv(wide, (640, 640), kernel, group=640, strides=[stride] * 2, pads=pads)
+        x = net.conv(net.gate(net.op("HardSwish", deep), 640, hidden), (640, 160))
+    return net.model((1, 160, 13, 14), [net.op("GlobalAveragePool", net.op("Relu", x))])
+
+
 NETS: dict[str, Callable[[], onnx.ModelProto]] = {
     "inverted residuals": inverted_residuals,
     "squeeze-and-excite": squeeze_excites,
@@ -66,6 +78,7 @@ NETS: dict[str, Callable[[], onnx.ModelProto]] = {
     "first layer": first_layer,
     "boxes": boxes,
     "one image": one_image,
+    "wide gates": wide_gates,
 }
 
 

@@ -81,8 +81,10 @@ class RowProduct:
             strip.columns, strip.depth, strip.statistics, len(form.weights) > 1,
         )  # fmt: skip
         grid = ((Extent(form.columns), strip.columns), (ONE, 1), (ONE, 1))
-        call = Call("gemv_kernel", arguments, grid, strip.warps, stages=1)
-        text = kernel_text("launch_plain_kernel") + kernel_text("gemv_kernel")
+        call = Call(
+            "gemv_kernel", arguments, grid, strip.warps, stages=1, has_early_start=True
+        )  # fmt: skip
+        text = kernel_text("gemv_kernel")
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
         return call, text
 

@@ -76,13 +76,13 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
 def _has_one_row_kernel(scope: Scope, product: ir.Node) -> bool:
     """Say whether a product's kernel reads its matrix before the launch before it has ended.
 
-    The kernel of one row does (`custom_ops/triton/gemm/token.py`), which rows of an unknown number
-    get with one matrix [columns, depth]. A computed matrix may not be there yet.
+    The kernel of one row does (`custom_ops/triton/gemm/gemv.py`), which one row, and rows of an
+    unknown number, get with one matrix [columns, depth]. A computed matrix may not be there yet.
     """
     right, result = product.inputs[1], scope.shapes.shape(product.outputs[0]) or ()
     if right is None or scope.shapes.rank(right) != _MATRIX:
         return False
-    return known_product(result[:-1]) is None and operand_transpose_of(product) is not None
+    return known_product(result[:-1]) in (None, 1) and operand_transpose_of(product) is not None
 
 
 def _sizes_of(scope: Scope, chain: EpilogueChain) -> ProductSizes:

@@ -60,21 +60,24 @@ def test_code_waits_from_the_architecture_on_that_can(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_a_tokens_products_read_their_matrix_before_they_wait(tmp_path: Path) -> None:
-    """Of rows of an unknown number. A product of one row, and code for older GPUs, wait first."""
-    (known, unknown) = (
-        variants_of(case)[0].steps[0]
-        for name in ("product_of_a_row", "gated_products_of_many_rows")
+    """So do squeeze-and-excite's layers. Code for older GPUs waits first."""
+    names = "product_of_a_row", "gated_products_of_many_rows", "squeeze_excite"
+    steps = [
+        step
+        for name in (*names, "squeeze_excite_of_few")
         for case in CASES
         if case.name == name
-    )
+        for step in variants_of(case)[0].steps
+        if step.early_text is not None
+    ]
+    assert len(steps) == 5
     words = "ld.global", "griddepcontrol.launch_dependents", "griddepcontrol.wait"
-    new, old = (compile_step(unknown, architecture, tmp_path).ptx for architecture in (90, 80))
-    where = [new.index(word) for word in words]
-    assert where == sorted(where)
-    assert new.rindex("ld.global") > where[-1]
-    assert not any(word in old for word in words[1:])
-    first = compile_step(known, 90, tmp_path).ptx
-    assert first.index("griddepcontrol.wait") < first.index("ld.global")
+    for step in steps:
+        new, old = (compile_step(step, architecture, tmp_path).ptx for architecture in (90, 80))
+        where = [new.index(word) for word in words]
+        assert where == sorted(where)
+        assert new.rindex("ld.global") > where[-1]
+        assert not any(word in old for word in words[1:])
 
 
 def variants_of(case: Case) -> tuple[VariantSource, ...]:
