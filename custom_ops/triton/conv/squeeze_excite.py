@@ -21,7 +21,7 @@ from .conv_tiles import power
 _MOST_CHANNELS, _MOST_HIDDEN = 65536, 4096
 #: Of one block: means that are read at once, hidden units and channels of the second layer. What
 #: is read one after the other is what the first layer takes its time for.
-_MEANS, _MOST_ROWS, _SECOND, _CHANNELS = 8192, 128, 8192, 32
+_MEANS, _MOST_ROWS, _SECOND, _CHANNELS = 16384, 128, 8192, 32
 #: Weights of the first layer that each block may read, so that one launch does for both.
 _SMALL, _SMALL_CHANNELS = 16384, 32
 #: Hidden units of one block: each block reads all means of an image, so that blocks have no fewer
