@@ -81,11 +81,11 @@ def test_few_images_are_expanded_and_filtered_in_one_launch(
 def test_a_result_that_others_read_is_not_joined() -> None:
     net = Net()
     wide = net.relu6(net.conv("x", (16, 24)))
-    y = net.op("Add", net.depthwise(wide, 24, 3), wide)
+    y = net.op("Add", net.conv(wide, (24, 24)), net.depthwise(wide, 24, 3))
     z = net.relu6(net.conv(y, (24, 32)))
     _, (chain,) = chains_of(half(net.model((1, 16, 8, 8), [net.depthwise(z, 32, 3), z])))
-    kinds = [block.kind for block in chain.blocks]
-    assert kinds == ["conv", "depthwise_conv", "conv", "depthwise_conv"]
+    kinds = Counter(block.kind for block in chain.blocks)
+    assert kinds == {"conv": 3, "depthwise_conv": 2}
 
 
 def test_a_pair_without_kernel_is_two_blocks() -> None:
