@@ -25,15 +25,19 @@ from ...forms.epilogue import Epilogue, read_epilogue
 from ..alignment import for_any_alignment
 from .conv_tiles import power
 
-#: Multiprocessors of a GPU, about; pixels of the first result that blocks may compute at most in
-#: all, each counted as often as it is computed, and of one block.
-_PROCESSORS, _MOST_PIXELS, _BLOCK_PIXELS = 132, 65536, 512
-_MOST_ROWS, _MOST_TAPS, _MOST_DEPTH = 16, 49, 256
+#: Multiprocessors of a GPU, about, and blocks for each of them at most; what these may take beyond
+#: a launch, in nanoseconds; pixels of a block.
+_PROCESSORS, _MOST_BLOCKS, _MOST_NS, _BLOCK_PIXELS = 132, 2, 2700, 512
+_MOST_TAPS, _MOST_DEPTH = 49, 256
 #: Of the depth: the largest and the smallest step, and how many are read ahead; bytes of shared
 #: memory for them, which all GPUs have.
 _STEP, _LEAST_STEP, _STAGES, _SHARED = 128, 16, 3, 80 * 1024
-#: Elements of the first result that four warps have.
-_WARP_ELEMENTS = 4096
+#: Elements of the result, and of what is expanded, for each warp; warps at least and at most. Taps
+#: wait for each other: 4 warps with 16 elements a thread took 3 times as long (H200, 2026-11).
+_ELEMENTS, _EXPANDED, _WARPS, _MOST_WARPS = 128, 512, 4, 16
+#: Of a multiprocessor in a nanosecond: elements that are read, taps of each warp, up to so many
+#: warps. What is expanded takes as long as this many taps.
+_READ, _TAPS, _BUSY, _EXPANDING = 30, 2.2, 16, 4
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,14 @@ class Band:
     """Rows of the image."""
     pixels: int
     """At least those of these rows, a power of two."""
+    elements: int
+    """Of the result, with columns up to a power of two."""
 
     @property
     def warps(self) -> int:
         """Of 32 threads; products are those of four at a time."""
-        return 4 if self.pixels * self.channels <= _WARP_ELEMENTS else 8
+        fair = max(self.elements // _ELEMENTS, self.pixels * self.channels // _EXPANDED)
+        return max(_WARPS, min(_MOST_WARPS, fair))
 
     def steps(self, depth: int) -> tuple[int, int]:
         """Return how much of the depth is read at a time, and how many times ahead."""
@@ -83,30 +90,30 @@ class Sizes:
 
 def choose_band(sizes: Sizes) -> Band | None:
     """Return the band of a block, None where both convolutions are better off alone."""
-    images, height, width = sizes.image
-    window = sizes.window
-    best, least = None, float("inf")
+    (images, height, width), window = sizes.image, sizes.window
+    columns = power(sizes.made[1])
+    best, least = None, float(_MOST_NS)
     for channels in (16, 32):
         for rows in (1, 2, 4, 8, 16):
-            if rows > power(sizes.made[0]):
-                continue
             reach = (rows - 1) * window.strides[0] + (window.kernel[0] - 1) * window.dilations[0]
             read = min(reach + 1, height)
-            band = Band(rows, channels, read, max(64, power(read * width)))
-            if band.pixels > _BLOCK_PIXELS or rows * power(sizes.made[1]) > _BLOCK_PIXELS:
+            pixels = max(64, power(read * width))
+            band = Band(rows, channels, read, pixels, rows * columns * channels)
+            if max(pixels, rows * columns) > _BLOCK_PIXELS or rows > power(sizes.made[0]):
                 continue
             blocks = images * ceil(sizes.made[0] / rows) * ceil(sizes.channels / channels)
-            took = ceil(blocks / _PROCESSORS) * _work(band, sizes)
-            if took < least and blocks * band.pixels <= _MOST_PIXELS:
+            each = ceil(blocks / _PROCESSORS)
+            took = _work(band, sizes, each)
+            if took < least and each <= _MOST_BLOCKS:
                 best, least = band, took
     return best
 
 
-def _work(band: Band, sizes: Sizes) -> float:
-    """Return about what a block takes, in nanoseconds."""
-    taps = sizes.window.kernel[0] * sizes.window.kernel[1]
-    read = (band.pixels + band.channels) * sizes.depth * 2 / 60
-    return read + band.channels * (band.pixels / 30 + taps * band.rows * power(sizes.made[1]) / 55)
+def _work(band: Band, sizes: Sizes, blocks: int) -> float:
+    """Return about what the blocks of a multiprocessor take beyond a launch, in nanoseconds."""
+    read = (band.pixels + band.channels) * sizes.depth / _READ
+    taps = band.elements * prod(sizes.window.kernel) + _EXPANDING * band.pixels * band.channels
+    return blocks * (read + taps / (_TAPS * min(blocks * band.warps, _BUSY)))
 
 
 @dataclass(frozen=True)

@@ -114,12 +114,15 @@ def test_bands_fit() -> None:
             sizes = Sizes((images, side, side), (made, made), depth, channels, window)
             band = choose_band(sizes)
             if band is None:
-                assert images * side > 7
+                assert images * side * kernel > 35
                 continue
             found += 1
             reach = (band.rows - 1) * stride + (kernel - 1) * dilation + 1
             assert band.read == min(reach, side)
             assert band.pixels >= band.read * side
+            assert band.elements >= band.rows * made * band.channels
+            assert band.warps in (4, 8, 16)
+            assert images * ceil(made / band.rows) * ceil(channels / band.channels) <= 264
             step, stages = band.steps(depth)
             kept = 2 * (band.pixels + band.channels) * step * stages
             assert kept <= min(SHARED_BYTES.values())
