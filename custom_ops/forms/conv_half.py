@@ -18,7 +18,7 @@ from .conv import Convolution, packed_weight, read_convolution
 from .epilogue import Epilogue
 
 HALF_DTYPES = ("float16", "bfloat16")
-#: Elements whose parts a block adds up. With so many blocks, about one for each multiprocessor,
+#: Elements whose parts a block adds up. With this many blocks, about one for each multiprocessor,
 #: the next launch may begin at once: its blocks spread as evenly as without. With half as many
 #: that took up to a microsecond more than it saved (H200, 2026-11).
 _SUMMED, _EVEN = 512, range(66, 133)

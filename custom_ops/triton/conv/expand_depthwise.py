@@ -35,7 +35,7 @@ _STEP, _LEAST_STEP, _STAGES, _SHARED = 128, 16, 3, 80 * 1024
 #: Elements of the result, and of what is expanded, for each warp; warps at least and at most. Taps
 #: wait for each other: 4 warps with 16 elements a thread took 3 times as long (H200, 2026-11).
 _ELEMENTS, _EXPANDED, _WARPS, _MOST_WARPS = 128, 512, 4, 16
-#: Of a multiprocessor in a nanosecond: elements that are read, taps of each warp, up to so many
+#: Of a multiprocessor in a nanosecond: elements that are read, taps of each warp, up to this many
 #: warps. What is expanded takes as long as this many taps.
 _READ, _TAPS, _BUSY, _EXPANDING = 30, 2.2, 16, 4
 
