@@ -76,9 +76,15 @@ def command_page(parser: argparse.ArgumentParser) -> str:
     for title, names in _GROUPS.items():
         _add(formatter, title or None, [flag for flag in flags if names & {*flag.option_strings}])
     formatter.add_text(parser.epilog)
-    example = EXAMPLES.get(parser.prog.removeprefix("ortkit "))
-    text = formatter.format_help()
-    return f"{text}\nexample:\n  {example}\n" if example else text
+    return f"{formatter.format_help()}\nexample:\n  {_example(parser)}\n"
+
+
+def _example(parser: argparse.ArgumentParser) -> str:
+    """Return the example of a command, or of the first command in a group."""
+    name = parser.prog.removeprefix("ortkit ")
+    return next(
+        text for known, text in EXAMPLES.items() if known == name or known.startswith(f"{name} ")
+    )
 
 
 def top_page(parser: argparse.ArgumentParser, groups: Mapping[str, Sequence[str]]) -> str:

@@ -35,6 +35,14 @@ def test_a_page_ends_with_an_example_that_parses(command: str, call: Call) -> No
     assert parser().parse_args(words[1:]).parser.prog == LEAVES[command].prog
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_of_each_command_ends_with_an_example(command: str, call: Call) -> None:
+    """As `ortkit --help` says; a command of several shows one of these."""
+    example = call(command, "--help").out.partition("\nexample:\n  ")[2]
+    assert example.removesuffix("\n") in EXAMPLES.values()
+    assert f"ortkit {command}" in example
+
+
 def test_flags_stand_in_groups(call: Call) -> None:
     page = call("optimize", "--help").out
     heads = ["usage: ortkit optimize [options] MODEL\n", "\noptions:", "\nprecision:", "\ninputs:",
