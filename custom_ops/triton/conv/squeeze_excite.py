@@ -19,9 +19,9 @@ from ..alignment import for_any_alignment
 from .conv_tiles import power
 
 _MOST_CHANNELS, _MOST_HIDDEN = 65536, 4096
-#: Of one block: means that are read at once, hidden units and channels of the second layer. What
-#: is read one after the other is what the first layer takes its time for.
-_MEANS, _MOST_ROWS, _SECOND, _CHANNELS = 16384, 128, 8192, 32
+#: Of one block: means and weights of the first layer that are read at once, weights and channels of
+#: the second layer. What is read one after the other is what the first layer takes its time for.
+_MEANS, _WEIGHTS, _MOST_ROWS, _SECOND, _CHANNELS = 16384, 8192, 128, 8192, 32
 #: Weights of the first layer that each block may read, so that one launch does for both.
 _SMALL, _SMALL_CHANNELS = 16384, 32
 #: Hidden units of one block: each block reads all means of an image, so that blocks have no fewer
@@ -56,7 +56,7 @@ class Squeeze:
         batch, rows = (extent_of(size) for size in inputs[form.means].shape[:2])
         rows_at_once = min(_MOST_ROWS, power(rows.static or _MOST_ROWS))
         units = units_of(images, hidden)
-        at_once = min(_MEANS // max(rows_at_once, units), power(channels))
+        at_once = min(_MEANS // rows_at_once, _WEIGHTS // units, power(channels))
         squeeze = Call(
             "squeeze_kernel",
             (

@@ -403,6 +403,22 @@ def test_blocks_share_a_deep_filter_of_one_tap(
 
 
 @pytest.mark.parametrize(
+    ("batch", "side", "channels", "is_light"),
+    [(1, 14, 256, True), (1, 7, 512, False), (2, 7, 512, True), (8, 14, 256, False)],
+)
+def test_sums_of_a_block_each_let_the_next_launch_begin(
+    batch: int, side: int, channels: int, is_light: bool
+) -> None:
+    net = Net()
+    y = net.op("Relu", net.conv("x", (channels, channels), 3, pads=[1, 1, 1, 1]))
+    ((_, signature),) = signatures_of(net.model((batch, channels, side, side), [y]))
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    first, added = sources[0].steps
+    assert (first.is_light, added.is_light) == (False, is_light)
+
+
+@pytest.mark.parametrize(
     ("batch", "channels", "is_streamed"), [(1, 512, True), (1, 256, False), (32, 512, False)]
 )
 def test_weights_that_are_read_once_leave_the_cache_first(
