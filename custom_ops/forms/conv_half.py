@@ -18,10 +18,11 @@ from .conv import Convolution, packed_weight, read_convolution
 from .epilogue import Epilogue
 
 HALF_DTYPES = ("float16", "bfloat16")
-#: Elements whose parts a block adds up. With this many blocks, about one for each multiprocessor,
-#: the next launch may begin at once: its blocks spread as evenly as without. With half as many
-#: that took up to a microsecond more than it saved (H200, 2026-11).
-_SUMMED, _EVEN = 512, range(66, 133)
+#: Elements whose parts a block adds up, where there are few, and otherwise. With this many blocks,
+#: about one for each multiprocessor, the next launch may begin at once: its blocks spread as
+#: evenly as without. With half as many that took up to a microsecond more than it saved (H200,
+#: 2026-11).
+_FEW_SUMMED, _SUMMED, _EVEN = 256, 512, range(66, 133)
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,14 @@ def sum_call(conv: HalfConvolution, parts: Scratch, split: int) -> tuple[Call, E
         split: How many there are.
     """
     size = conv.pixels * Extent(conv.channels)
+    is_few = size.static is not None and size.static <= _FEW_SUMMED * _EVEN[-1]
+    summed = _FEW_SUMMED if is_few else _SUMMED
     arguments: tuple[Passed, ...] = (
         parts, optional(conv.bias), optional(next(iter(conv.epilogue.extras), None)),
-        Tensor(len(conv.signature.inputs)), Size(conv.pixels), conv.channels, split, _SUMMED,
+        Tensor(len(conv.signature.inputs)), Size(conv.pixels), conv.channels, split, summed,
     )  # fmt: skip
-    grid = ((size, _SUMMED), (ONE, 1), (ONE, 1))
-    is_light = -(-(size.static or 0) // _SUMMED) in _EVEN
+    grid = ((size, summed), (ONE, 1), (ONE, 1))
+    is_light = -(-(size.static or 0) // summed) in _EVEN
     call = Call("conv_sum_kernel", arguments, grid, warps=4, stages=1, is_light=is_light)
     return call, Extent(4 * split) * size
 

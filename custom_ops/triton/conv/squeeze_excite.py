@@ -19,8 +19,8 @@ from ..alignment import for_any_alignment
 from .conv_tiles import power
 
 _MOST_CHANNELS, _MOST_HIDDEN = 65536, 4096
-#: Of one block: means and weights of the first layer that are read at once, weights and channels of
-#: the second layer. What is read one after the other is what the first layer takes its time for.
+#: Of one block: means and weights of the first layer that are read at once, weights and channels
+#: of the second one. What is read one after the other is what the first layer takes its time for.
 _MEANS, _WEIGHTS, _MOST_ROWS, _SECOND, _CHANNELS = 16384, 8192, 128, 8192, 32
 #: Weights of the first layer that each block may read, so that one launch does for both.
 _SMALL, _SMALL_CHANNELS = 16384, 32
