@@ -54,10 +54,15 @@ def _wait(child: int, watched: set[signal.Signals]) -> int:
 
 
 def _crashed(number: int) -> int:
+    name = signal.strsignal(number) or ""
     if number in _PASSED_ON:  # end as the child did
+        # Files are renamed once they are whole.
+        sys.stderr.write(
+            f"ortkit: the command was ended by signal {number} ({name}); no file is half written\n"
+        )
+        sys.stderr.flush()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    name = signal.strsignal(number) or ""
     if number == signal.SIGKILL:
         said = "was killed (signal 9); the system may be out of memory: use smaller inputs"
     else:

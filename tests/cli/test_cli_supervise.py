@@ -60,6 +60,9 @@ def test_an_interrupt_reaches_the_command(tmp_path: Path) -> None:
         assert process.wait(60) == 130
 
 
+_ENDED = "ortkit: the command was ended by signal 15 (Terminated); no file is half written\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_command_ends_with_the_process_that_watches_it(number: int, tmp_path: Path) -> None:
     code = (
@@ -69,10 +72,15 @@ def test_the_command_ends_with_the_process_that_watches_it(number: int, tmp_path
         "    time.sleep(300)\n"
         "sys.exit(supervised(work))"
     )
-    with subprocess.Popen([sys.executable, "-c", _START + code]) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", _START + code], stderr=subprocess.PIPE, text=True
+    ) as process:
         _until(tmp_path / "up")
         process.send_signal(number)
         assert process.wait(60) == -number
+        assert process.stderr is not None
+        said = "" if number == signal.SIGKILL else _ENDED
+        assert process.stderr.read() == said
     worker = int((tmp_path / "up").read_text())
     _until_gone(worker)
 
