@@ -15,7 +15,7 @@ from .body import Body, integer
 from .conv_half import HALF_DTYPES
 from .epilogue import Epilogue, Operand, Step, Value, read_step
 from .gemm_batch import Batch, batch_of, stride_of, transposed_input
-from .gemm_norms import Norm, read_norm
+from .gemm_norms import Norm, Rows, read_rows
 
 #: Operands that a kernel reads in addition to its products.
 MOST_OPERANDS = 4
@@ -41,6 +41,7 @@ class Products:
         is_transposed: True if the weights are stored as [N, K].
         is_lhs_transposed: True if x is [..., K, M] instead of [..., M, K].
         batch: Of many products, whose tensors have further dims in front; None for one.
+        sum_of: What is added to x before the norm, and which output has the sum.
     """
 
     signature: RegionSignature
@@ -55,6 +56,17 @@ class Products:
     is_transposed: bool
     is_lhs_transposed: bool = False
     batch: Batch | None = None
+    sum_of: Rows | None = None
+
+    @property
+    def made_of(self) -> Rows:
+        """What the rows that are multiplied are made of."""
+        return self.sum_of or Rows(self.x, self.norm)
+
+    @property
+    def y(self) -> int:
+        """The number of the result among all tensors, inputs first."""
+        return len(self.signature.inputs) + len(self.signature.outputs) - 1
 
 
 @refusals
@@ -64,7 +76,7 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     nodes = [*body.nodes("MatMul"), *body.nodes("Gemm")]
     if not nodes:
         return None
-    reason = unfit(signature, nodes)
+    reason = unfit(signature, nodes, results=2)
     if reason is not None:
         return Refused(reason)
     source = nodes[0].input[0]
@@ -78,21 +90,21 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     if others or len(shape) < 2 or not all(isinstance(size, int) for size in shape[-2:]):
         return Refused("products with matrices of other shapes than one of known sizes")
     if len(shape) > 2 or transposed_input(body, source) is not None:
+        if len(signature.outputs) > 1:
+            return Refused("many products with more than one result")
         return _read_batch(body, nodes, numbers, is_transposed=is_transposed)
     depth, columns = (int(size) for size in (shape[::-1] if is_transposed else shape))
-    rows = signature.outputs[0].shape[:-1]
-    norm = needed(read_norm(body, source, (*rows, depth)))
-    x = body.inputs.get(source if norm is None else norm.source)
-    if x is None:
-        return Refused("products of something that is computed in the region")
-    reason = misfit(signature, x, depth, columns)
+    rows = signature.outputs[-1].shape[:-1]
+    made = needed(read_rows(body, source, (*rows, depth)))
+    reason = misfit(signature, made.x, depth, columns)
     if reason is not None:
         return Refused(reason)
-    matched = needed(epilogue_of(body, nodes, numbers, body.function.output[0]))
+    matched = needed(epilogue_of(body, nodes, numbers, body.function.output[-1]))
     reads, epilogue = matched
     return Products(
-        signature, x, norm, numbers, reads, epilogue,
+        signature, made.x, made.norm, numbers, reads, epilogue,
         product(map(extent_of, rows)), depth, columns, is_transposed,
+        sum_of=made,
     )  # fmt: skip
 
 
@@ -162,7 +174,7 @@ def _matrix(body: Body, node: onnx.NodeProto) -> tuple[int, bool] | None:
 
 def misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str | None:
     """Say why sizes do not fit each other, or vectors."""
-    shape, output = signature.inputs[x].shape, signature.outputs[0].shape
+    shape, output = signature.inputs[x].shape, signature.outputs[-1].shape
     if len(shape) < 2 or shape[-1] != depth or output != (*shape[:-1], columns):
         return "a product of other sizes than rows and a matrix"
     if depth % VECTOR or columns % VECTOR:
@@ -227,7 +239,7 @@ def epilogue_of(
             if operand is None:
                 return Refused("a Gemm with a bias that is computed")
             add(Step("Add", (known[node.output[0]], operand), {}), node.output[0])
-    dtype = dtype or body.signature.outputs[0].dtype
+    dtype = dtype or body.signature.outputs[-1].dtype
     for node in steps:
         step = needed(read_step(body, node, known, dtype))
         add(step, node.output[0])
@@ -242,7 +254,7 @@ def _fits(signature: RegionSignature, number: int, *, is_batch: bool) -> bool:
 
     With `is_batch` also one row, or rows, for some of the products.
     """
-    shape, output = signature.inputs[number].shape, signature.outputs[0].shape
+    shape, output = signature.inputs[number].shape, signature.outputs[-1].shape
     if is_batch:
         return stride_of(shape, output, is_read=True) is not None
     is_row = shape[-1:] == output[-1:] and all(size == 1 for size in shape[:-1])

@@ -14,6 +14,7 @@ from .body import Body, integer
 from .conv_half import HALF_DTYPES
 from .epilogue import Epilogue
 from .gemm import MOST_OPERANDS, epilogue_of
+from .gemm_norms import Rows, read_rows
 
 _BITS, _MOST_PRODUCTS = 4, 2
 _BLOCKS = (32, 64, 128, 256)
@@ -38,11 +39,11 @@ class Matrix:
 
 @dataclass(frozen=True)
 class NBitsHalf:
-    """epilogue(x matrices[0], x matrices[1], reads ...); numbers are the region's inputs.
+    """epilogue(rows matrices[0], rows matrices[1], reads ...); numbers are the region's inputs.
 
     Args:
         signature: The region's.
-        x: [..., depth], in half precision.
+        made_of: What the rows are made of, [..., depth], in half precision.
         matrices: One, or two of a gated pair.
         reads: What the epilogue reads in addition: rows, or tensors of the result's shape.
         epilogue: Its values are the products, the reads, and the steps.
@@ -53,7 +54,7 @@ class NBitsHalf:
     """
 
     signature: RegionSignature
-    x: int
+    made_of: Rows
     matrices: tuple[Matrix, ...]
     reads: tuple[int, ...]
     epilogue: Epilogue
@@ -61,6 +62,11 @@ class NBitsHalf:
     depth: int
     columns: int
     block: int
+
+    @property
+    def y(self) -> int:
+        """The number of the result among all tensors, inputs first."""
+        return len(self.signature.inputs) + len(self.signature.outputs) - 1
 
     @property
     def has_zeros(self) -> bool:
@@ -75,8 +81,8 @@ def read_nbits_half(signature: RegionSignature) -> NBitsHalf | Refused | None:
     nodes = body.nodes("MatMulNBits", "com.microsoft")
     if not nodes:
         return None
-    if len(nodes) > _MOST_PRODUCTS or len(signature.outputs) != 1:
-        return Refused("more than two matrix products, or more than one result")
+    if len(nodes) > _MOST_PRODUCTS:
+        return Refused("more than two matrix products")
     if len({node.input[_A] for node in nodes}) > 1 or len({_sizes(node) for node in nodes}) > 1:
         return Refused("products of other rows, or of matrices of other sizes")
     depth, columns, block = _sizes(nodes[0])
@@ -84,21 +90,22 @@ def read_nbits_half(signature: RegionSignature) -> NBitsHalf | Refused | None:
         return Refused("weights that are not in 4 bits")
     if block not in _BLOCKS or depth < 1 or depth % block or columns < 1:
         return Refused(f"blocks that are none of {_BLOCKS}, or do not make up the depth")
-    x = body.inputs.get(nodes[0].input[_A])
-    if x is None:
-        return Refused("an operand that is computed in the region")
-    output, inputs = signature.outputs[0], signature.inputs
+    output, inputs = signature.outputs[-1], signature.inputs
+    rows = output.shape[:-1]
+    made_of = needed(read_rows(body, str(nodes[0].input[_A]), (*rows, depth)))
     if output.dtype not in HALF_DTYPES:
         return Refused(f"a product of {output.dtype}")
     matrices = tuple(needed(_matrix(body, node)) for node in nodes)
-    shape = inputs[x].shape
-    if inputs[x].dtype != output.dtype or not shape or output.shape != (*shape[:-1], columns):
-        return Refused("a product of other sizes or types than rows and a matrix")
+    shape = inputs[made_of.x].shape
+    if not shape or output.shape != (*shape[:-1], columns):
+        return Refused("a product of other sizes than rows and a matrix")
+    if any(inputs[number].dtype != output.dtype for number in made_of.numbers):
+        return Refused("rows of another type than the result's")
     if shape[-1] != depth:
         return Refused("a left operand of another depth")
     weights = [matrix.weight for matrix in matrices]
     reads, epilogue = needed(
-        epilogue_of(body, [*map(_as_gemm, nodes)], weights, body.function.output[0])
+        epilogue_of(body, [*map(_as_gemm, nodes)], weights, body.function.output[-1])
     )
     # Of a pair with more rows than one the other product is among what is read.
     if len(reads) + len(matrices) > 1 + MOST_OPERANDS:
@@ -106,7 +113,7 @@ def read_nbits_half(signature: RegionSignature) -> NBitsHalf | Refused | None:
     if any(inputs[read].dtype != output.dtype for read in reads):
         return Refused("an operand of another type than the result's")
     return NBitsHalf(
-        signature, x, matrices, reads, epilogue, product(map(extent_of, shape[:-1])),
+        signature, made_of, matrices, reads, epilogue, product(map(extent_of, shape[:-1])),
         depth, columns, block,
     )  # fmt: skip
 
@@ -126,7 +133,7 @@ def _matrix(body: Body, node: onnx.NodeProto) -> Matrix | Refused:
         return Refused("an operand that is computed in the region")
     depth, columns, block = _sizes(node)
     blocks = depth // block
-    dtype = body.signature.outputs[0].dtype
+    dtype = body.signature.outputs[-1].dtype
     expected = {
         weight: ("uint8", columns * depth // 2), scale: (dtype, columns * blocks),
         **({} if zero is None else {zero: ("uint8", columns * -(-blocks // 2))}),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ortkit.refusal import Refused
+from ortkit.refusal import Refused, needed, refusals
 
 from .body import Body, integer
 
@@ -29,6 +29,73 @@ class Norm:
     scale: int
     shift: int | None
     epsilon: float
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that a product reads: norm(x + skip + added); numbers are the region's inputs.
+
+    Args:
+        x: [..., depth].
+        norm: What is done to the sum, None if nothing is.
+        skip: What is added to x before, of its shape, None if nothing is.
+        added: A row [depth] that is added to all, None if nothing is.
+        total: The region's output that has the sum, None if nothing else reads it.
+    """
+
+    x: int
+    norm: Norm | None = None
+    skip: int | None = None
+    added: int | None = None
+    total: int | None = None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """All inputs that it is made of."""
+        norm = self.norm
+        factors = (None, None) if norm is None else (norm.scale, norm.shift)
+        found = (self.x, self.skip, self.added, *factors)
+        return tuple(number for number in found if number is not None)
+
+
+@refusals
+def read_rows(body: Body, name: str, shape: Sequence[int | str]) -> Rows | Refused:
+    """Return what `name` is made of.
+
+    The product's result is the last output of the region, the sum may be the one before it.
+
+    Args:
+        body: The region's.
+        name: A value of it.
+        shape: Of the value, and of the rows.
+    """
+    norm = needed(read_norm(body, name, shape))
+    source = name if norm is None else norm.source
+    others = [str(each) for each in body.function.output[:-1]]
+    if others not in ([], [source]) or (others and norm is None):
+        return Refused("products with a result that is no sum before a norm")
+    terms = summed(body, source, 3 if norm is not None else 1)
+    inputs = body.signature.inputs
+    rows = [number for number in terms if inputs[number].shape == tuple(shape)]
+    flat = [number for number in terms if number not in rows]
+    if not 0 < len(rows) < 3 or len(flat) > 1:
+        return Refused("products of an operand that is computed in the region")
+    if any(inputs[number].shape != tuple(shape[-1:]) for number in flat):
+        return Refused("rows with a bias of another shape")
+    total = 0 if others else None
+    return Rows(rows[0], norm, (*rows[1:], None)[0], (*flat, None)[0], total)
+
+
+def summed(body: Body, name: str, most: int = 3) -> tuple[int, ...]:
+    """Return the inputs that `name` is the sum of; none if it is something else, or of more."""
+    if name in body.inputs:
+        return (body.inputs[name],)
+    node = body.producer(name, "Add") if most > 1 else None
+    if node is None:
+        return ()
+    parts = [summed(body, str(each), most - 1) for each in node.input]
+    found = tuple(number for part in parts for number in part)
+    return found if all(parts) and len(found) <= most else ()
 
 
 def read_norm(body: Body, name: str, shape: Sequence[int | str]) -> Norm | Refused | None:
@@ -63,9 +130,14 @@ def _norm(body: Body, node: onnx.NodeProto, shape: Sequence[int | str]) -> Norm 
 
 
 def _written_out(body: Body, name: str, shape: Sequence[int | str]) -> Norm | Refused | None:
-    """Read x / Sqrt(ReduceMean(x ** 2) + epsilon) * scale, as bodies of older opsets have it."""
+    """Read x / Sqrt(ReduceMean(x ** 2) + epsilon) * scale, as bodies of older opsets have it.
+
+    In half precision all but the last product is in float32.
+    """
     product = body.producer(name, "Mul")
-    ratio = None if product is None else body.producer(product.input[0], "Div")
+    normal = "" if product is None else str(product.input[0])
+    narrowed = body.producer(normal, "Cast")
+    ratio = body.producer(normal if narrowed is None else narrowed.input[0], "Div")
     if product is None or ratio is None:
         return None
     root = body.producer(ratio.input[1], "Sqrt")
@@ -80,7 +152,15 @@ def _written_out(body: Body, name: str, shape: Sequence[int | str]) -> Norm | Re
         return None
     if body.axes(mean) not in ((-1,), (len(shape) - 1,)) or not integer(mean, "keepdims", 1):
         return Refused("a norm over more than rows")
-    return _checked(body, Norm(ratio.input[0], False, scale, None, float(epsilon)), shape)
+    source = str(ratio.input[0])
+    widened = body.producer(source, "Cast")
+    if (widened is None) != (narrowed is None):
+        return Refused("a norm of rows of another type")
+    if widened is not None:
+        if integer(widened, "to", 0) != onnx.TensorProto.FLOAT:
+            return Refused("a norm that is not computed in float32")
+        source = str(widened.input[0])
+    return _checked(body, Norm(source, False, scale, None, float(epsilon)), shape)
 
 
 def _checked(body: Body, norm: Norm, shape: Sequence[int | str]) -> Norm | Refused:

@@ -56,16 +56,16 @@ bool MultiplyByLibrary(const Op& op, const ort::KernelContext* context, const Or
                        void* const* scratch) {
   static Gemm* const gemm = FindGemm();
   const int64_t rows = SizeOf(product.rows, run.symbols);
-  const int32_t type = TypeOf(run.spec->tensors[product.x].element_type);
+  const int32_t type = TypeOf(run.spec->tensors[product.x < 0 ? 0 : product.x].element_type);
   if (gemm == nullptr || type < 0 || rows <= 0 || rows > INT32_MAX) return false;
   void* handle = HandleOf(op, context);
   if (handle == nullptr) return false;
   const float one = 1.0f, zero = 0.0f;
+  const void* const x = product.x < 0 ? scratch[-1 - product.x] : run.data[product.x];
   const void* const weight = product.weight < 0 ? scratch[-1 - product.weight] : run.data[product.weight];
   void* const y = product.y < 0 ? scratch[-1 - product.y] : run.data[product.y];
   return gemm(handle, kTransposed, kPlain, product.columns, static_cast<int32_t>(rows), product.depth, &one,
-              weight, type, product.depth, run.data[product.x], type, product.depth, &zero,
-              y, type, product.columns, kSumsInFloat, kAnyAlgorithm) == 0;
+              weight, type, product.depth, x, type, product.depth, &zero, y, type, product.columns, kSumsInFloat, kAnyAlgorithm) == 0;
 }
 
 }  // namespace ortkit::cuda

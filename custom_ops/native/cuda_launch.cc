@@ -87,9 +87,10 @@ struct Parameters {
   void* places[ORTKIT_MAX_CUDA_ARGUMENTS];
 };
 
-ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& run, TensorMap* maps) {
+ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& run, void* const* scratch,
+                       TensorMap* maps) {
   for (int32_t i = 0; i < step.map_count; ++i) {
-    const Result result = EncodeMap(*kernel.driver, step.maps[i], run, &maps[i]);
+    const Result result = EncodeMap(*kernel.driver, step.maps[i], run, scratch, &maps[i]);
     if (result != 0) return Fail(*kernel.op, *kernel.driver, "cuTensorMapEncodeTiled", result);
   }
   return nullptr;
@@ -98,7 +99,7 @@ ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& 
 ort::Status* WriteParameters(const Kernel& kernel, const OrtkitStep& step, const Run& run,
                              void* const* scratch, Parameters* parameters) {
   const Op& op = *kernel.op;
-  ORTKIT_RETURN_IF_ERROR(WriteMaps(kernel, step, run, parameters->maps));
+  ORTKIT_RETURN_IF_ERROR(WriteMaps(kernel, step, run, scratch, parameters->maps));
   for (int32_t i = 0; i < step.argument_count; ++i) {
     const OrtkitArgument& argument = step.arguments[i];
     uint64_t& value = parameters->values[i];

@@ -38,7 +38,8 @@ bool HasElements(const OrtkitTensorMap& spec, const Run& run) {
   return true;
 }
 
-Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, TensorMap* map) {
+Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, void* const* scratch,
+                 TensorMap* map) {
   uint64_t dims[ORTKIT_MAX_MAP_RANK] = {};
   uint64_t strides[ORTKIT_MAX_MAP_RANK] = {};
   uint32_t box[ORTKIT_MAX_MAP_RANK] = {};
@@ -54,9 +55,11 @@ Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& r
     if (stride == kUnknown) return kInvalidValue;
     strides[place - 1] = static_cast<uint64_t>(stride);
   }
-  return driver.EncodeTensorMap(map, TypeOf(run.spec->tensors[spec.tensor].element_type),
-                                static_cast<uint32_t>(spec.rank), run.data[spec.tensor] + spec.first, dims,
-                                strides, box, steps, 0, SwizzleOf(spec.swizzle), kPromotion, 0);
+  const bool is_scratch = spec.tensor < 0;
+  const int32_t type = TypeOf(run.spec->tensors[is_scratch ? 0 : spec.tensor].element_type);
+  char* const start = is_scratch ? static_cast<char*>(scratch[-1 - spec.tensor]) : run.data[spec.tensor];
+  return driver.EncodeTensorMap(map, type, static_cast<uint32_t>(spec.rank), start + spec.first, dims, strides,
+                                box, steps, 0, SwizzleOf(spec.swizzle), kPromotion, 0);
 }
 
 }  // namespace ortkit::cuda

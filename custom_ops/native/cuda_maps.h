@@ -14,7 +14,9 @@ struct alignas(64) TensorMap {
 // Whether there is something to be described: of nothing there are no maps.
 bool HasElements(const OrtkitTensorMap& spec, const Run& run);
 
-// Describes a tensor of a run that has elements. What the driver does not take is an invalid value.
-Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, TensorMap* map);
+// Describes a tensor of a run that has elements, or a block of scratch memory. What the driver does not
+// take is an invalid value.
+Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, void* const* scratch,
+                 TensorMap* map);
 
 }  // namespace ortkit::cuda

@@ -103,7 +103,7 @@ typedef struct OrtkitArgument {
 
 /* What the device copies boxes of by itself, from and to shared memory: a tensor, or heads in one. */
 typedef struct OrtkitTensorMap {
-  int32_t tensor;
+  int32_t tensor;               /* block n of scratch, of the first tensor's type: -1 - n */
   int32_t rank;
   int32_t swizzle;              /* bytes of a row of the box that are mixed: 0, 32, 64 or 128 */
   int64_t first;                /* bytes from the tensor's beginning */
@@ -120,8 +120,8 @@ typedef struct OrtkitCeilDiv {
 
 /* y = x w^T in half precision: cuBLAS computes it where ONNX Runtime has it, else the step's code. */
 typedef struct OrtkitProduct {
-  int32_t x;       /* tensor, [rows, depth] */
-  int32_t weight;  /* tensor, [columns, depth]; block n of scratch, of x's type: -1 - n */
+  int32_t x;       /* tensor, [rows, depth]; block n of scratch, of the first tensor's type: -1 - n */
+  int32_t weight;  /* likewise, [columns, depth]; blocks of scratch have x's type */
   int32_t y;       /* likewise, [rows, columns] */
   int32_t columns;
   int32_t depth;

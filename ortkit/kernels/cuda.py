@@ -74,7 +74,8 @@ class TensorMap:
     """A tensor, or heads in one, as the device's copies of boxes see it (TMA).
 
     Args:
-        tensor: Its place, inputs first.
+        tensor: Its place, inputs first; of the scratch block n, which has elements of the first
+            tensor's type, it is -1 - n.
         dims: Outermost first, at most five.
         strides: In bytes, multiples of 16, of all dims but the innermost, which is dense.
         box: What one copy moves, as long as `dims`, each at most 256.
@@ -97,7 +98,8 @@ class Product:
     y = x w^T in half precision, sums in float32.
 
     Args:
-        x: Number of the tensor [rows, depth], inputs first.
+        x: Number of the tensor [rows, depth], inputs first; of the scratch block n, which has
+            elements of the first tensor's type, it is -1 - n.
         weight: Number of the tensor [columns, depth], inputs first; of the scratch block n, which
             has elements of x's type, it is -1 - n.
         y: The same of [rows, columns].

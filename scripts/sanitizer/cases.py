@@ -247,6 +247,17 @@ CASES = (
          "  T = Transpose <perm = [1, 0]> (Z)  D = MatMul (X, T)  S = Sigmoid (U)  Y = Mul (S, D)",
          {"X": ("n", 264), "W": (520, 264), "Z": (520, 264)}, {"Y": ("n", 520)},
          ({"n": 1}, {"n": 300}, {"n": 9000})),
+    Case("product_behind_a_norm_of_a_sum", "T = Add (X, K)  N = RMSNormalization <axis = -1> (T, G)"
+         "  V = Transpose <perm = [1, 0]> (W)  U = MatMul (N, V)  Y = Add (U, B)",
+         {"X": ("n", 2056), "K": ("n", 2056), "G": (2056,), "W": (136, 2056), "B": (136,)},
+         {"T": ("n", 2056), "Y": ("n", 136)}, ({"n": 1}, {"n": 70})),
+    Case("gated_products_behind_a_norm_of_a_sum", "T = Add (X, K)"
+         "  N = LayerNormalization <axis = -1> (T, G, H)  V = Transpose <perm = [1, 0]> (W)"
+         "  O = Transpose <perm = [1, 0]> (Z)  U = MatMul (N, V)  D = MatMul (N, O)"
+         "  S = Sigmoid (U)  Y = Mul (S, D)",
+         {"X": ("n", 264), "K": ("n", 264), "G": (264,), "H": (264,), "W": (520, 264),
+          "Z": (520, 264)}, {"T": ("n", 264), "Y": ("n", 520)},
+         ({"n": 1}, {"n": 300}, {"n": 9000})),
     Case("rows_in_eights", "A = Cast <to = 1> (X)  B = Abs (A)"
          "  C = Constant <value = int64[1] {-1}> ()  M = ReduceMax <keepdims = 1> (B, C)"
          "  L = Constant <value_float = 0.002232142857142857> ()  P = Mul (M, L)"
@@ -277,6 +288,11 @@ CASES = (
          dtypes={"W": "uint8", "Z": "uint8", "V": "uint8", "Q": "uint8"},
          # Sums near 1, as in a model: a gate of 400 turns its last bits into whole results.
          factors={"S": 2.0**-9, "R": 2.0**-9}),
+    Case("product_in_four_bits_behind_a_norm_of_a_sum", "T = Add (X, K)"
+         "  N = RMSNormalization <axis = -1> (T, G)  Y = com.microsoft.MatMulNBits <K: int = 4192,"
+         " N: int = 77, bits: int = 4, block_size: int = 32> (N, W, S)",
+         {"X": ("n", 4192), "K": ("n", 4192), "G": (4192,), "W": (77, 131, 16), "S": (77 * 131,)},
+         {"T": ("n", 4192), "Y": ("n", 77)}, _FEW_AND_MANY, dtypes={"W": "uint8"}),
     *(Case(f"product_of_{rows}_rows_with_zeros_in_four_bits", "U = com.microsoft.MatMulNBits"
            " <K: int = 576, N: int = 520, bits: int = 4, block_size: int = 64> (X, W, S, Z)"
            "  Y = Add (U, R)",

@@ -20,7 +20,7 @@ SHAPES = {
     "w": ((COLUMNS, DEPTH // 32, 16), np.uint8), "s": ((COLUMNS * DEPTH // 32,), np.float16),
     "z": ((COLUMNS * DEPTH // 64,), np.uint8), "b": ((COLUMNS,), np.float16),
     "i": ((DEPTH,), np.int32), "v": ((COLUMNS, DEPTH // 32, 16), np.uint8),
-    "h": ((COLUMNS * DEPTH // 64,), np.float16),
+    "h": ((COLUMNS * DEPTH // 64,), np.float16), "c": ((DEPTH,), np.float16),
 }  # fmt: skip
 
 
@@ -36,7 +36,8 @@ def found(
     proto = onnx.parser.parse_model(f"""
     <ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
     g (float16[{rows}, {DEPTH}] x, float16[{rows}, {COLUMNS}] r,
-      float16[{COLUMNS * DEPTH // 32}] t) => (y) {{
+      float16[{COLUMNS * DEPTH // 32}] f, float16[{rows}, {DEPTH}] e, int32[b] lengths,
+      float16[b, 2, p, {COLUMNS // 2}] k, int32 total) => (y) {{
       p = com.microsoft.MatMulNBits <K = {DEPTH}, N = {COLUMNS}, bits = {bits}, block_size = 32>
         ({operands})
       {body}
@@ -68,7 +69,7 @@ def test_what_follows_a_product(body: str, nodes: int) -> None:
     [
         ("x, w, s, , i", 4, "another order"),
         ("x, w, s", 8, "4 bits"),
-        ("x, w, t", 4, "no constant"),
+        ("x, w, f", 4, "no constant"),
     ],
 )
 def test_what_is_left(operands: str, bits: int, reason: str) -> None:
@@ -91,7 +92,7 @@ def test_zeros_and_a_bias(rows: str) -> None:
         ("K = 128, N = 2048, bits = 4, block_size = 32> (x, v, s, z)", True),
         ("K = 128, N = 2048, bits = 4, block_size = 64> (x, v, h)", False),
         ("K = 128, N = 2048, bits = 4, block_size = 32> (a, v, s)", False),
-        ("K = 128, N = 2048, bits = 4, block_size = 32> (x, v, t)", False),
+        ("K = 128, N = 2048, bits = 4, block_size = 32> (x, v, f)", False),
     ],
 )
 def test_a_gated_pair(other: str, is_pair: bool) -> None:
@@ -107,3 +108,34 @@ def test_a_gated_pair(other: str, is_pair: bool) -> None:
     if is_pair:
         assert len(regions) == 1
         assert {node.op_type for node in regions[0].region.nodes} >= {"QuickGelu", "Mul"}
+
+
+@pytest.mark.parametrize(
+    ("norm", "rows", "is_within"),
+    [
+        ("n, , , t = com.microsoft.SkipSimplifiedLayerNormalization (x, e, c)", "n, m", True),
+        ("n, , , t = com.microsoft.SkipSimplifiedLayerNormalization (x, e, c)", "1, 1", True),
+        ("n, , , t = com.microsoft.SkipSimplifiedLayerNormalization (x, e, c)", "1, 9", False),
+        ("t = Identity (e)  n = SimplifiedLayerNormalization<axis = -1> (x, c)", "n, m", True),
+        ("u = Neg (x)  n, , , t = com.microsoft.SkipSimplifiedLayerNormalization (u, e, c)",
+         "n, m", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_norms_before(norm: str, rows: str, is_pair: bool, is_within: bool) -> None:
+    """One row has its norm within the product, a prompt's has a launch before it."""
+    other = """v1 = com.microsoft.MatMulNBits <K = 128, N = 2048, bits = 4, block_size = 32>
+        (n, v, s)  y = Mul (q, v1)"""
+    end = other if is_pair else "y = Identity (q)"
+    candidates = found(
+        f"""{norm}  q = com.microsoft.MatMulNBits <K = 128, N = 2048, bits = 4, block_size = 32>
+        (n, w, s)  {end}  a, k2, v2 = com.microsoft.GroupQueryAttention <num_heads = 2,
+        kv_num_heads = 2> (p, p, p, k, k, lengths, total)  m1 = Softmax (t)""", rows=rows,
+    )  # fmt: skip
+    (one,) = (
+        item for item in candidates
+        if any(value.name in "yq" for value in item.region.outputs)
+    )  # fmt: skip
+    assert one.signature is not None
+    assert any("Norm" in node.op_type for node in one.region.nodes) == is_within
+    assert len(one.region.outputs) == 1 + (is_within and "Skip" in norm)

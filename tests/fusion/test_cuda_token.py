@@ -101,3 +101,46 @@ def test_norms_between_products_of_a_token(
 ) -> None:
     """Launches of ours alone begin before the one before them has ended."""
     assert norms(f"{SKIP}  {reader}  y = Softmax (z)", attention, rows) == [is_taken]
+
+
+SUM = "n, , , t = com.microsoft.SkipSimplifiedLayerNormalization (a, r, c)"
+LAYER = "n, , , t = com.microsoft.SkipLayerNormalization (a, r, c, c, c)"
+PLAIN = "n = SimplifiedLayerNormalization<axis = -1> (r, c)"
+
+
+@pytest.mark.parametrize(
+    ("norm", "behind", "is_within"),
+    [
+        (SUM, "z = MatMul (n, o)  s = Softmax (z)  y = Add (s, t)", True),
+        (LAYER, "z = MatMul (n, o)  s = Softmax (z)  y = Add (s, t)", True),
+        (SKIP, "z = MatMul (n, o)  y = Softmax (z)", True),
+        (PLAIN, "z = MatMul (n, o)  y = Softmax (z)", True),
+        # Each of two regions would compute it.
+        (SUM, "z = MatMul (n, o)  e = MatMul (n, w)  u = Softmax (e)  s = Add (z, u)"
+         "  y = Add (s, t)", False),
+        # A norm of something pointwise is in one kernel with that.
+        ("u = Neg (r)  n = SimplifiedLayerNormalization<axis = -1> (u, c)",
+         "z = MatMul (n, o)  y = Softmax (z)", False),
+        # What is read before the launch before has ended may not change.
+        ("m = Neg (c)  n = SimplifiedLayerNormalization<axis = -1> (r, m)",
+         "z = MatMul (n, o)  y = Softmax (z)", False),
+        (SUM.replace("n, ,", "n, m,"), "z = MatMul (n, o)  u = Add (z, t)  y = Add (u, m)", False),
+    ],
+)  # fmt: skip
+def test_norms_within_products(norm: str, behind: str, is_within: bool) -> None:
+    """The sum before a norm is a result of the product's region where others read it."""
+    of = scope(f"{norm}  {behind}")
+    with decomposed([of], [PretransposeWeight()]):
+        found = found_by(gemv.ANCHOR, of, cost=CudaCostModel)
+        regions = [one.region for one in found if one.signature is not None]
+    normed = [one for one in regions if any("Norm" in node.op_type for node in one.nodes)]
+    assert len(normed) == is_within
+    for one in normed:
+        names = [value.name for value in one.outputs]
+        assert names[:-1] == (["t"] if ", t =" in norm else [])
+
+
+@pytest.mark.parametrize("rows", ["b, s", "1, 9"])
+def test_norms_of_other_rows_stay(rows: str) -> None:
+    of = scope(f"{SKIP}  z = MatMul (n, o)  y = Softmax (z)", WITHOUT, rows)
+    assert nodes(of) == []

@@ -94,6 +94,14 @@ const OrtkitStep kNotMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne,
 const OrtkitVariant kNotMappedVariants[] = {{0, nullptr, 1, 1, kNotMappedSteps, 0, nullptr}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
 const OrtkitCudaKernel kNotMapped = {2, kNotMappedVariants};
 
+// Boxes of scratch memory in the place of X.
+const OrtkitTensorMap kScratchMaps[] = {{-1, 2, 128, 16, kMapDims, kMapStrides, {64, 32}}, kMaps[1]};
+const OrtkitArgument kScratchMappedArguments[] = {Map(1), Map(0), Size32(kSizeB), Scratch(0), kNull};
+const OrtkitStep kScratchMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kScratchMappedArguments, 1, kMappedImages, 2, kScratchMaps, nullptr}};
+const OrtkitExtent kMapScratch[] = {{1000, 0, nullptr}};
+const OrtkitVariant kScratchMappedVariants[] = {{0, nullptr, 1, 1, kScratchMappedSteps, 1, kMapScratch}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
+const OrtkitCudaKernel kScratchMapped = {2, kScratchMappedVariants};
+
 // A product of X and scratch memory, in half precision.
 constexpr int32_t kHalf = 10;
 const OrtkitTensor kHalves[] = {{"X", kHalf, 2, kRows}, {"W", kHalf, 1, kRow}, {"Y", kHalf, 2, kRows}};
@@ -109,6 +117,12 @@ const OrtkitProduct kProductOfInputs = {0, 1, 2, 8, 16, kSizeA};
 const OrtkitStep kProductOfInputsSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kProductArguments, 1, kMappedImages, 0, nullptr, &kProductOfInputs}};
 const OrtkitVariant kProductOfInputsVariants[] = {{0, nullptr, 0, 1, kProductOfInputsSteps, 2, kProductScratch}};
 const OrtkitCudaKernel kMultipliedInputs = {1, kProductOfInputsVariants};
+
+// The same of two blocks of scratch memory.
+const OrtkitProduct kProductOfScratch = {-1, -2, 2, 8, 16, kSizeA};
+const OrtkitStep kProductOfScratchSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kProductArguments, 1, kMappedImages, 0, nullptr, &kProductOfScratch}};
+const OrtkitVariant kProductOfScratchVariants[] = {{0, nullptr, 0, 1, kProductOfScratchSteps, 2, kProductScratch}};
+const OrtkitCudaKernel kMultipliedScratch = {1, kProductOfScratchVariants};
 
 // What a device, a driver or a run may not take.
 const OrtkitArgument kWideArguments[] = {Tensor(0), Size32({1 << 20, 2, kAB})};
@@ -168,9 +182,10 @@ constexpr OrtkitOp Op(const char* name, OrtkitCall call, const OrtkitCudaKernel*
 const OrtkitOp kOps[] = {
     Op("add", AddOnCpu, &kAdd), Op("broken", nullptr, &kBroken), Op("cpu_only", AddOnCpu, nullptr),
     Op("fresh", nullptr, &kFresh), Op("huge", nullptr, &kHuge), Op("mapped", nullptr, &kMapped),
-    Op("missing", nullptr, &kMissing),
+    Op("mapped_scratch", nullptr, &kScratchMapped), Op("missing", nullptr, &kMissing),
     {"multiplied", "0", 2, kSymbols, 2, 1, kHalves, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, 0, nullptr, nullptr, &kMultiplied},
     {"multiplied_inputs", "0", 2, kSymbols, 2, 1, kHalves, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, 0, nullptr, nullptr, &kMultipliedInputs},
+    {"multiplied_scratch", "0", 2, kSymbols, 2, 1, kHalves, 0, nullptr, 1, kRows, {1, 1, kB}, 100, 0, 0, 0, 0, nullptr, nullptr, &kMultipliedScratch},
     Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("not_mapped", nullptr, &kNotMapped),
     Op("old", nullptr, &kOld),
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
@@ -301,7 +316,7 @@ bool NothingIsLeft() {
 
 // ---- tests
 constexpr char kAllForCuda[] =
-    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda multiplied@cuda multiplied_inputs@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
+    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda mapped_scratch@cuda missing@cuda multiplied@cuda multiplied_inputs@cuda multiplied_scratch@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
 constexpr char kAllForCpu[] = "add cpu_only only_90 ";
 
 void ASessionGetsTheKernelsOfItsTarget() {
@@ -402,6 +417,13 @@ void TensorsAreMappedFromTheSizesOfARun() {
   EXPECT(x.dims[0] == 8 && x.dims[1] == 3 && x.strides[0] == 32 && x.box[0] == 32 && x.box[1] == 64);
   const fake_cuda::Map& y = first_map;
   EXPECT(y.address == run.context.outputs[0]->data && y.swizzle == 0 && y.box[0] == 4 && y.box[1] == 8);
+  cuda->Define("mapped", [](const fake_cuda::Launch& launch) {
+    second_map = launch.Get<fake_cuda::Map>(1);
+    EXPECT(second_map.address == launch.Get<char*>(3) + 16 && second_map.type == 7);
+  });
+  second_map = {};
+  EXPECT_TEXT(session.Run("mapped_scratch", &run.context), "");
+  EXPECT(second_map.rank == 2 && second_map.address != run.x.data + 16);
   Case odd(3, 7);  // rows of 28 bytes
   EXPECT_TEXT(session.Run("mapped", &odd.context), "1 ortkit.fused::mapped: cuTensorMapEncodeTiled failed with CUDA_ERROR_FAKE (1)");
   EXPECT(NothingIsLeft());
@@ -421,7 +443,7 @@ void ProductsAreCublasWhereItIs() {
   auto* asked = static_cast<FakeGemm*>(dlsym(library, "fake_gemm"));
   auto* result = static_cast<int32_t*>(dlsym(library, "fake_gemm_result"));
   const Session session;
-  static void* matrix = nullptr;
+  static void *matrix = nullptr, *blocks[2] = {};
   cuda->Define("mapped", [](const fake_cuda::Launch& launch) { Note(launch), matrix = launch.Get<void*>(2); });
   int handle = 0;
   const auto run = [&](void* blas) {
@@ -461,6 +483,14 @@ void ProductsAreCublasWhereItIs() {
   context.blas = &handle;
   EXPECT_TEXT(session.Run("multiplied_inputs", &context), "");
   EXPECT(asked->places[1] == w.data && asked->places[2] == x.data);
+  cuda->Define("mapped", [](const fake_cuda::Launch& launch) {
+    Note(launch);
+    blocks[0] = launch.Get<void*>(1), blocks[1] = launch.Get<void*>(2);
+  });
+  *result = 15;
+  EXPECT_TEXT(session.Run("multiplied_scratch", &context), "");
+  *result = 0;
+  EXPECT(asked->places[1] == blocks[1] && asked->places[2] == blocks[0] && asked->numbers[7] == 2);
   EXPECT(NothingIsLeft());
 }
 

@@ -15,7 +15,7 @@ from ortkit.refusal import Refused, needed, refusals
 from ...forms.body import Body, integer
 from ...forms.conv_half import optional
 from ...forms.fp8_rounding import FP8, quantized
-from ...forms.gemm_norms import Norm, read_norm
+from ...forms.gemm_norms import Norm, read_norm, summed
 from ..alignment import for_any_alignment
 from ..conv.conv_tiles import power
 from .fp8 import FP8_ARCHITECTURES
@@ -117,7 +117,7 @@ def match(signature: RegionSignature) -> RoundedRows | Refused | None:
         return Refused("fp8 rows of too many or an unknown number of elements")
     norm = needed(read_norm(body, how.name, shape))
     source = how.name if norm is None else norm.source
-    terms = (body.inputs[source],) if source in body.inputs else _terms(body, source)
+    terms = summed(body, source)
     if not terms or (norm is None and len(terms) > 1):
         return None
     sizes = [signature.inputs[number] for number in terms]
@@ -140,18 +140,6 @@ def match(signature: RegionSignature) -> RoundedRows | Refused | None:
         results[kept[name]] = index
     skip, added = (*rows[1:], None)[0], (*flat, None)[0]
     return RoundedRows(signature, y, rows[0], norm, how, skip, added, **results)
-
-
-def _terms(body: Body, name: str, most: int = 3) -> tuple[int, ...]:
-    """Return the inputs that `name` is the sum of; none if it is something else, or of more."""
-    if name in body.inputs:
-        return (body.inputs[name],)
-    node = body.producer(name, "Add") if most > 1 else None
-    if node is None:
-        return ()
-    parts = [_terms(body, str(each), most - 1) for each in node.input]
-    found = tuple(number for part in parts for number in part)
-    return found if all(parts) and len(found) <= most else ()
 
 
 def _static(body: Body, y: int) -> Rounding | None:

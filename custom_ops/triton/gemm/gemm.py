@@ -23,6 +23,7 @@ from ...forms.conv_half import epilogue_text
 from ...forms.gemm import MOST_OPERANDS, Products
 from ..alignment import for_any_alignment
 from .gemm_tiles import PLAIN, PLAIN_PAIR, Tile, tiles_of
+from .norm_rows import NormedRows
 from .token import one_row
 
 _GROUP_WARPS = 4
@@ -58,6 +59,11 @@ class TiledProduct:
             return ()
         return (one_row(form, self.architectures),)
 
+    def _normed(self) -> NormedRows:
+        """Return the rows that more than one is read from."""
+        form = self.form
+        return NormedRows(form.signature, form.made_of, form.rows, form.depth)
+
     def tiles(self) -> tuple[Tile, ...]:
         """Return those for each range of rows."""
         form, whole = self.form, self._kinds().count(WHOLE)
@@ -68,7 +74,7 @@ class TiledProduct:
 
     def hopper(self, tile: Tile) -> VariantSource:
         """Return the kernel that copies boxes, for the rows that the tile is for."""
-        form, rows, result = self.form, self.form.rows, len(self.form.signature.inputs)
+        form, rows, result = self.form, self.form.rows, self.form.y
         columns, depth = Extent(form.columns), Extent(form.depth)
         height = tile.rows if tile.is_separate else tile.rows // tile.groups
         matrices = [
@@ -84,7 +90,8 @@ class TiledProduct:
         ]
         arguments: tuple[Passed, ...] = (
             self._boxes(
-                form.x, (rows, depth), (height, tile.depth), is_transposed=form.is_lhs_transposed
+                self._normed().place, (rows, depth), (height, tile.depth),
+                is_transposed=form.is_lhs_transposed,
             ),
             *matrices, *self._read(), *made, Size(rows), Size(self._count()),
             form.columns, form.depth, tile.rows, tile.columns, tile.rest, tile.depth, tile.stages,
@@ -104,16 +111,17 @@ class TiledProduct:
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1, is_gluon=True)
         most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
         return hand_variant(
-            form.signature, [call], text, self._conditions(most), architectures=self.architectures
-        )
+            form.signature, [*self._normed().launches(), call], text, self._conditions(most),
+            scratch=self._normed().blocks(), architectures=self.architectures,
+        )  # fmt: skip
 
     def _plain(self) -> tuple[VariantSource, ...]:
         """Return the kernel for tensors without elements, and for those that are not aligned."""
         form, rows = self.form, self.form.rows
         tile = PLAIN_PAIR if len(form.weights) > 1 else PLAIN
         arguments: tuple[Passed, ...] = (
-            Tensor(form.x), Tensor(form.weights[0]), Tensor(form.weights[-1]), *self._read(),
-            Tensor(len(form.signature.inputs)), Size(rows), form.columns, form.depth,
+            self._normed().passed, Tensor(form.weights[0]), Tensor(form.weights[-1]),
+            *self._read(), Tensor(form.y), Size(rows), form.columns, form.depth,
             tile.rows, tile.columns, tile.depth, form.is_transposed, form.is_lhs_transposed,
             len(form.weights) > 1, *self._kinds(), self._batch_strides(),
         )  # fmt: skip
@@ -124,8 +132,9 @@ class TiledProduct:
         # A step along the depth of a transposed x has 32 bits.
         most = (2**31 - 1) // tile.depth if form.is_lhs_transposed else _MOST_ROWS
         return for_any_alignment(
-            form.signature, [call], text, (), self._conditions(most), self.architectures
-        )
+            form.signature, [*self._normed().launches(), call], text, self._normed().blocks(),
+            self._conditions(most), self.architectures,
+        )  # fmt: skip
 
     def _count(self) -> Extent:
         """Return the number of products."""
@@ -170,7 +179,7 @@ class TiledProduct:
 
     def _kinds(self) -> tuple[int, ...]:
         """Return how large those operands are."""
-        inputs, whole = self.form.signature.inputs, self.form.signature.outputs[0].shape
+        inputs, whole = self.form.signature.inputs, self.form.signature.outputs[-1].shape
         shapes = [inputs[read].shape for read in self.form.reads]
         if self.form.batch is not None:
             # Which of them a matmul has is a further argument.

@@ -34,6 +34,7 @@ from ..alignment import for_any_alignment
 from .gemm import TiledProduct, fits
 from .gemm_cost import Times, batched_ns, merged_ns, tiled_ns
 from .gemv_tiles import Strip, strip_of
+from .norm_rows import MOST_DEPTH
 from .token import TokenProduct, is_of_tokens, token_ns
 
 # Time of a launch in ns, and bytes of the weight per ns; time of a norm prologue in ns.
@@ -73,9 +74,10 @@ class RowProduct:
         """Return the launch and its module."""
         form, norm, strip = self.form, self.form.norm, self.strip()
         missing = [None] * (MOST_OPERANDS - len(form.reads))
+        x, scale, shift, *matrices = self.operands()
         arguments: tuple[Passed, ...] = (
-            *self.operands(), *map(Tensor, form.reads), *missing,
-            Tensor(len(form.signature.inputs)),
+            x, None, None, scale, shift, None, *matrices, *map(Tensor, form.reads), *missing,
+            Tensor(form.y),
             form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
             norm is not None and norm.is_centred,
             strip.columns, strip.depth, strip.statistics, len(form.weights) > 1,
@@ -96,12 +98,17 @@ def match(
     found = read_products(signature)
     if found is None or isinstance(found, Refused):
         return found
+    made_of = found.made_of
     if found.rows == ONE and found.batch is None:
+        if made_of.skip is not None or made_of.added is not None or made_of.total is not None:
+            return Refused("one row, and a sum before its norm")
         return (
             RowProduct(found) if found.is_transposed else Refused("one row, and a matrix of rows")
         )
-    if found.norm is not None:
+    if found.norm is not None and (found.rows.static is not None or not found.is_transposed):
         return Refused("a norm prologue of matmuls with more than one row")
+    if found.norm is not None and found.depth > MOST_DEPTH:
+        return Refused("a norm of too many elements before matmuls")
     count = 1 if found.batch is None else found.batch.count.static or 1
     if not fits(found.columns) or count > MAX_GRID[2]:
         return Refused("products of too many columns, or too many products")

@@ -21,17 +21,38 @@ def read(p, columns, mask):
 
 
 @triton.jit
-def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr):
-    """Return the mean and the reciprocal deviation of x, [K]."""
+def sum_of(one, other):
+    """Return a sum of numbers in half precision, rounded once."""
+    if one.dtype == tl.float16:
+        return one + other
+    return (one.to(tl.float32) + other.to(tl.float32)).to(one.dtype)
+
+
+@triton.jit
+def row_of(x, skip, added, at, mask):
+    """Return numbers of `x + skip + added` in float32, rounded as others read the sum."""
+    value = tl.load(x + at, mask=mask, other=0.0)
+    if skip is not None:
+        value = sum_of(value, tl.load(skip + at, mask=mask, other=0.0))
+    if added is not None:
+        value = sum_of(value, tl.load(added + at, mask=mask, other=0.0))
+    return value.to(tl.float32)
+
+
+@triton.jit
+def statistics(
+    x, skip, added, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr
+):  # fmt: skip
+    """Return the mean and the reciprocal deviation of `x + skip + added`, [K]."""
     at = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.range(0, K, BLOCK):
-        total += tl.load(x + k + at, mask=k + at < K, other=0.0).to(tl.float32)
+        total += row_of(x, skip, added, k + at, k + at < K)
     mean = tl.sum(total, 0) / K
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.range(0, K, BLOCK):
         mask = k + at < K
-        to = tl.load(x + k + at, mask=mask, other=0.0).to(tl.float32)
+        to = row_of(x, skip, added, k + at, mask)
         off = tl.where(mask, to - mean, 0.0)
         total += off * off
     return mean, 1.0 / tl.sqrt(tl.sum(total, 0) / K + EPSILON)
@@ -39,7 +60,7 @@ def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr):
 
 @triton.jit
 def gemv_kernel(
-    x, scale, shift, w, v, e0, e1, e2, e3, y,
+    x, skip, added, scale, shift, total, w, v, e0, e1, e2, e3, y,
     N: tl.constexpr, K: tl.constexpr, EPSILON: tl.constexpr, IS_CENTRED: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, BLOCK: tl.constexpr, IS_PAIR: tl.constexpr,
 ):  # fmt: skip
@@ -47,8 +68,10 @@ def gemv_kernel(
 
     Args:
         x: [K].
+        skip: [K], added to x before the norm, or None; so is `added`.
         scale: [K], or None: the rows have no norm.
         shift: [K], or None.
+        total: [K], gets the sum before the norm, or None.
         w: [N, K].
         v: The second matrix if `IS_PAIR`, else anything.
         e0: A further operand of the epilogue, [N], or None; so are e1, e2 and e3.
@@ -68,22 +91,28 @@ def gemv_kernel(
     next_w = tl.load(w + offset, mask=mask, other=0.0)
     if IS_PAIR:
         next_v = tl.load(v + offset, mask=mask, other=0.0)
+    if scale is not None:
+        next_scale = tl.load(scale + at, mask=at < K, other=0.0)
     begin()  # noqa: F821  of `launch_plain_kernel`
     if IS_CENTRED:
-        mean, rate = statistics(x, K, BLOCK, EPSILON)
+        mean, rate = statistics(x, skip, added, K, BLOCK, EPSILON)
     squares = tl.zeros((BK,), tl.float32)
     first = tl.zeros((BN, BK), tl.float32)
     second = tl.zeros((BN, BK), tl.float32)
     for k in tl.range(0, K, BK):
         depth = k + at
         is_depth = depth < K
-        a = tl.load(x + depth, mask=is_depth, other=0.0).to(tl.float32)
+        a = row_of(x, skip, added, depth, is_depth)
+        if total is not None:
+            is_first = is_depth & (tl.program_id(0) == 0)
+            tl.store(total + depth, a.to(total.dtype.element_ty), mask=is_first)
         if scale is not None:
             if IS_CENTRED:
                 a = tl.where(is_depth, (a - mean) * rate, 0.0)
             else:
                 squares += a * a
-            a *= tl.load(scale + depth, mask=is_depth, other=0.0).to(tl.float32)
+            a *= next_scale.to(tl.float32)
+            next_scale = tl.load(scale + depth + BK, mask=depth + BK < K, other=0.0)
             if shift is not None:
                 a += tl.load(shift + depth, mask=is_depth, other=0.0).to(tl.float32)
         one = next_w

@@ -34,6 +34,7 @@ from ..alignment import UNALIGNED_ARCHITECTURES
 from .gemm import fits
 from .gemm_tiles import PROCESSORS
 from .nbits_row import one_row, takes_one_row
+from .norm_rows import MOST_DEPTH, NormedRows
 
 #: Weights of a group, whose words are the depth of one step of the tensor cores.
 _GROUP = 64
@@ -217,13 +218,13 @@ class NBitsGemm:
             first: The block of scratch memory that the second product goes to.
         """
         of = self.form
-        inputs, whole = of.signature.inputs, of.signature.outputs[0].shape
+        inputs, whole = of.signature.inputs, of.signature.outputs[-1].shape
         reads: list[Passed] = [*map(Tensor, of.reads)]
         kinds = [_WHOLE if inputs[read].shape == whole else _ROW for read in of.reads]
         factors: list[_Factor] = []
         missing = (None,) * MOST_OPERANDS, (_NONE,) * MOST_OPERANDS
         for matrix in of.matrices[1:]:
-            scratch = Scratch(first, of.signature.outputs[0].dtype)
+            scratch = Scratch(first, of.signature.outputs[-1].dtype)
             factors.append(_Factor(matrix, *missing, Epilogue((), ()), scratch))
             reads, kinds = [scratch, *reads], [_WHOLE, *kinds]
         count = MOST_OPERANDS - len(reads)
@@ -231,14 +232,25 @@ class NBitsGemm:
             *factors,
             _Factor(
                 of.matrices[0], (*reads, *missing[0][:count]), (*kinds, *missing[1][:count]),
-                of.epilogue, Tensor(len(of.signature.inputs)),
+                of.epilogue, Tensor(of.y),
             ),
         ]  # fmt: skip
 
     def _scratch(self) -> tuple[Extent, ...]:
-        """Return the bytes of the product that another one reads, if there is one."""
+        """Return the bytes of the product that another one reads, and of normed rows, if any."""
         of = self.form
-        return (of.rows * Extent(2 * of.columns),) * (len(of.matrices) - 1)
+        between = (of.rows * Extent(2 * of.columns),) * (len(of.matrices) - 1)
+        return *between, *self._normed().blocks()
+
+    def _normed(self, first: int = 0) -> NormedRows:
+        """Return the rows that more than one is read from.
+
+        Args:
+            first: Blocks of scratch memory before those of `_scratch`.
+        """
+        of = self.form
+        behind = first + len(of.matrices) - 1
+        return NormedRows(of.signature, of.made_of, of.rows, of.depth, behind)
 
     def _variant(self, tile: SmallM | LargeM) -> VariantSource:
         """Return the kernel for the rows that a tile is for."""
@@ -269,7 +281,8 @@ class NBitsGemm:
             for one in self._factors()
         ]  # fmt: skip
         return hand_variant(
-            of.signature, calls, "", self._conditions(tile.most_rows, divisor),
+            of.signature, [*self._normed().launches(), *calls], "",
+            self._conditions(tile.most_rows, divisor),
             scratch=self._scratch(),
             architectures=tile.architectures if isinstance(tile, LargeM) else None,
         )  # fmt: skip
@@ -279,13 +292,14 @@ class NBitsGemm:
         of = self.form
         calls = [call for one in self._factors(1) for call in self._written_calls(one)]
         return hand_variant(
-            of.signature, calls, "", self._conditions(_MOST_ROWS),
+            of.signature, [*self._normed(1).launches(), *calls], "",
+            self._conditions(_MOST_ROWS),
             scratch=(Extent(2 * of.columns * of.depth), *self._scratch()),
         )  # fmt: skip
 
     def _written_calls(self, one: _Factor) -> list[Call]:
         of = self.form
-        matrix = Scratch(0, of.signature.outputs[0].dtype)
+        matrix = Scratch(0, of.signature.outputs[-1].dtype)
         words = Extent(of.columns * of.depth // 8)
         write = Call(
             "nbits_dequantize_kernel",
@@ -297,18 +311,19 @@ class NBitsGemm:
             text=kernel_text("nbits_dequantize_kernel"),
         )  # fmt: skip
         rows, columns, depth, stages = _PLAIN
-        nothing: tuple[Passed, ...] = (Tensor(of.x),) * MOST_OPERANDS
+        x = self._normed(1)
+        nothing: tuple[Passed, ...] = (x.passed,) * MOST_OPERANDS
         y = one.y.index if isinstance(one.y, Tensor) else -1 - one.y.index
         multiply = Call(
             "gemm_kernel",
             (
-                Tensor(of.x), matrix, matrix, *nothing, one.y, Size(of.rows), of.columns, of.depth,
+                x.passed, matrix, matrix, *nothing, one.y, Size(of.rows), of.columns, of.depth,
                 rows, columns, depth, True, False, False, *[_NONE] * MOST_OPERANDS, None,
             ),
             ((of.rows, rows), (Extent(of.columns), columns), (ONE, 1)), 4, stages,
             text=kernel_text("gemm_kernel")
             + epilogue_text("epilogue", Epilogue((), ()), MOST_OPERANDS + 1),
-            product=Product(of.x, -1, y, of.rows, of.columns, of.depth),
+            product=Product(x.place, -1, y, of.rows, of.columns, of.depth),
         )  # fmt: skip
         rows, columns = _AFTER
         finish = Call(
@@ -335,8 +350,9 @@ class NBitsGemm:
             for one in self._factors()
         ]  # fmt: skip
         return hand_variant(
-            of.signature, calls, "", self._conditions(_MOST_ROWS), is_aligned=False,
-            scratch=self._scratch(), architectures=UNALIGNED_ARCHITECTURES,
+            of.signature, [*self._normed().launches(), *calls], "",
+            self._conditions(_MOST_ROWS), is_aligned=False, scratch=self._scratch(),
+            architectures=UNALIGNED_ARCHITECTURES,
         )  # fmt: skip
 
     def _matrix(self, one: _Factor) -> tuple[Passed, ...]:
@@ -344,10 +360,10 @@ class NBitsGemm:
         return Tensor(matrix.weight), Tensor(matrix.scale), optional(matrix.zero)
 
     def _operands(self, one: _Factor) -> tuple[Passed, ...]:
-        return Tensor(self.form.x), *self._matrix(one), *one.reads, one.y
+        return self._normed().passed, *self._matrix(one), *one.reads, one.y
 
     def _is_bfloat(self) -> bool:
-        return self.form.signature.outputs[0].dtype == "bfloat16"
+        return self.form.signature.outputs[-1].dtype == "bfloat16"
 
     def _conditions(self, most: int, divisor: int = 1) -> tuple[Condition, ...]:
         return (Condition(self.form.rows, divisor, most),)
@@ -368,6 +384,10 @@ def match(signature: RegionSignature) -> NBitsGemm | Refused | None:
         return Refused("zeros, and rows of which there may be one")
     if is_slow and form.columns < _LEAST_OF_ONE:
         return Refused("few columns, and rows of which there may be one")
+    if form.made_of.norm is not None and (not takes_one_row(form) or form.depth > MOST_DEPTH):
+        return Refused("a norm before products of which none has one row")
+    if form.made_of.norm is not None and rows not in (None, 1):
+        return Refused("a norm before products of more rows than one")
     return NBitsGemm(form) if fits(form.columns) else Refused("a product of too many columns")
 
 

@@ -32,11 +32,20 @@ from ...forms.gemm import MOST_OPERANDS, Products
 from ..alignment import UNALIGNED_ARCHITECTURES
 from ..conv.conv_tiles import power
 from .gemm_cost import Times
+from .norm_rows import NormedRows
 
-#: Of one row: columns of a block, depth of a step, warps. Of ten others none was faster for more
-#: than one of the seven matrices above. Of nine for gated pairs this one takes 18.9 for 8,192 x
-#: 2,048 and 54.1 for 14,336 x 4,096; the fastest for the former, 17.8, takes 63.8 for the latter.
-_ONE, _PAIR = (1, 2048, 4), (2, 1024, 4)
+#: Any depth.
+_ANY = 2**31
+#: Of one row, by the depth of a matrix up to which it is so: columns of a block, depth of a step,
+#: and warps. A layer of 2,048 with 8,192 inside takes 33.6 us on an H200 with norms within, 35.1
+#: with launches for them, and 37.1 with one column a block; of 4 to 8 strips for each product.
+_ONE = ((4096, (1, 2048, 4)), (8192, (4, 2048, 4)), (_ANY, (1, 2048, 4)))
+_PAIR = ((2048, (2, 2048, 4)), (_ANY, (2, 1024, 4)))
+#: The same with a norm within, which each block computes, and the depth up to which it does.
+_NORMED, _NORMED_PAIR = (4, 2048, 4), (2, 2048, 4)
+_MOST_WITHIN = 2048
+#: Blocks of threads that a launch has at least, unless each has one column.
+_LEAST_BLOCKS = 256
 #: Positions of rows have 32 bits.
 _MOST_ROWS = 2**31 - 1 - 256
 #: Without cuBLAS: tiles of the product, and the stages of their loop; what follows it.
@@ -61,11 +70,17 @@ class TokenProduct:
         """Return the launch of one row, those of more, and that of tensors at any address."""
         return one_row(self.form), self._prompt(), self._unaligned()
 
+    def _normed(self) -> NormedRows:
+        """Return the rows that more than one is read from."""
+        form = self.form
+        return NormedRows(form.signature, form.made_of, form.rows, form.depth)
+
     def _prompt(self) -> VariantSource:
         form = self.form
         product = Product(
-            form.x, form.weights[0], self._y().index, form.rows, form.columns, form.depth
-        )
+            self._normed().place, form.weights[0], self._y().index, form.rows, form.columns,
+            form.depth,
+        )  # fmt: skip
         rows, columns = _AFTER
         finish = Call(
             "nbits_epilogue_kernel",
@@ -74,12 +89,18 @@ class TokenProduct:
             ((form.rows, rows), (Extent(form.columns), columns), (ONE, 1)), 4,
             text=self._text("nbits_kernel", "nbits_epilogue_kernel"),
         )  # fmt: skip
-        calls = [self._tiled(product), *([finish] if form.epilogue.steps else [])]
-        return hand_variant(form.signature, calls, "", self._conditions())
+        calls = [
+            *self._normed().launches(), self._tiled(product),
+            *([finish] if form.epilogue.steps else []),
+        ]  # fmt: skip
+        return hand_variant(
+            form.signature, calls, "", self._conditions(), scratch=self._normed().blocks()
+        )
 
     def _unaligned(self) -> VariantSource:
         return hand_variant(
-            self.form.signature, [self._tiled(None)], "", self._conditions(), is_aligned=False,
+            self.form.signature, [*self._normed().launches(), self._tiled(None)], "",
+            self._conditions(), is_aligned=False, scratch=self._normed().blocks(),
             architectures=UNALIGNED_ARCHITECTURES,
         )  # fmt: skip
 
@@ -88,10 +109,11 @@ class TokenProduct:
         form, weight = self.form, Tensor(self.form.weights[0])
         rows, columns, _ = _TILE
         epilogue = form.epilogue if product is None else Epilogue((), ())
-        reads = [Tensor(form.x) if read is None else read for read in self._reads()]
+        x = self._normed().passed
+        reads = [x if read is None else read for read in self._reads()]
         kinds = self._kinds() if product is None else (_NONE,) * MOST_OPERANDS
         arguments: tuple[Passed, ...] = (
-            Tensor(form.x), weight, weight, *reads, self._y(), Size(form.rows), form.columns,
+            x, weight, weight, *reads, self._y(), Size(form.rows), form.columns,
             form.depth, *_TILE, True, False, False, *kinds, None,
         )  # fmt: skip
         return Call(
@@ -103,7 +125,7 @@ class TokenProduct:
         )  # fmt: skip
 
     def _y(self) -> Tensor:
-        return Tensor(len(self.form.signature.inputs))
+        return Tensor(self.form.y)
 
     def _reads(self) -> tuple[Passed, ...]:
         """Return the operands of the epilogue, and None for those that are missing."""
@@ -122,26 +144,42 @@ class TokenProduct:
 
 
 def one_row(form: Products, architectures: tuple[int, ...] | None = None) -> VariantSource:
-    """Return the launch of one row, or of none; see `gemv`.
+    """Return the launches of one row, or of none; see `gemv`.
 
     Args:
         form: Products of rows, of which there may be one, and matrices [columns, depth].
         architectures: Those that it is made for; None for all.
     """
     is_pair = len(form.weights) > 1
-    columns, depth, warps = _PAIR if is_pair else _ONE
-    depth = min(depth, power(form.depth))
+    rows = NormedRows(
+        form.signature, form.made_of, form.rows, form.depth, is_within=form.depth <= _MOST_WITHIN
+    )
+    columns, depth, warps = _strip(form)
     arguments: tuple[Passed, ...] = (
-        Tensor(form.x), None, None, Tensor(form.weights[0]), Tensor(form.weights[-1]),
-        *_reads(form), Tensor(len(form.signature.inputs)), form.columns, form.depth, 0.0, False,
-        columns, depth, depth, is_pair,
+        *rows.of_one(), Tensor(form.weights[0]), Tensor(form.weights[-1]), *_reads(form),
+        Tensor(form.y), form.columns, form.depth, *rows.constants(), columns, depth, depth,
+        is_pair,
     )  # fmt: skip
     grid = ((form.rows * Extent(form.columns), columns), (ONE, 1), (ONE, 1))
     call = Call("gemv_kernel", arguments, grid, warps, stages=1, has_early_start=True)
     one = (Condition(form.rows, at_most=1),)
     return hand_variant(
-        form.signature, [call], _text(form, "gemv_kernel"), one, architectures=architectures
-    )
+        form.signature, [*rows.before_one(), call], _text(form, "gemv_kernel"), one,
+        scratch=rows.blocks_of_one(), architectures=architectures,
+    )  # fmt: skip
+
+
+def _strip(form: Products) -> tuple[int, int, int]:
+    """Return columns of a block, depth of a step, and warps."""
+    is_pair = len(form.weights) > 1
+    is_normed = form.norm is not None and form.depth <= _MOST_WITHIN
+    strips = _PAIR if is_pair else _ONE
+    columns, depth, warps = next(strip for most, strip in strips if form.depth <= most)
+    if is_normed:
+        columns, depth, warps = _NORMED_PAIR if is_pair else _NORMED
+    while columns > 1 and form.columns < columns * _LEAST_BLOCKS:
+        columns //= 2
+    return columns, min(depth, power(form.depth)), warps
 
 
 def _reads(form: Products) -> tuple[Passed, ...]:
@@ -155,7 +193,7 @@ def _text(form: Products, *names: str) -> str:
 
 def is_of_tokens(form: Products) -> bool:
     """Say whether products are one of a number of rows that is not known, with rows added."""
-    if form.rows.static is not None or form.batch is not None or form.norm is not None:
+    if form.rows.static is not None or form.batch is not None:
         return False
     if len(form.weights) > 1 or not form.is_transposed or form.is_lhs_transposed:
         return False

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from ortkit.fusion.regions.access import access_of, is_read_once
 from ortkit.fusion.regions.cost_model import MINIMUM_GAIN, Prediction
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.parameters import looks_up_rows
 from ortkit.fusion.regions.past_keys import reads_caches
 from ortkit.fusion.regions.search import Search
 from ortkit.graph.symbolic.dims import Size
@@ -31,6 +32,9 @@ HALF_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 #: Most nodes of an epilogue, and most additional operands that they read.
 MAX_EPILOGUE_OPS, MAX_EPILOGUE_READS = 8, 4
 NORMS = where(row_norm=True)
+#: Norms by their domain; of those of a sum, terms come first among inputs, and one output is it.
+_ALL_NORMS = {"": NORMS, "com.microsoft": where(domain="com.microsoft", row_norm=True)}
+_TERMS, _SUM = 2, 3
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,24 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
                 chain, norm, prediction = alone, None, found
         if prediction is None:
             continue
-        region = search.region([*(() if norm is None else (norm,)), *chain.nodes], anchor.kind)
         search.excluded.update(chain.products)
-        yield search.judged(region, prediction)
+        before = token_norm(scope, chain.products, search.excluded) if norm is None else norm
+        candidate = _judged(search, anchor, chain, before, prediction)
+        if candidate.signature is None and before is not norm:
+            candidate = _judged(search, anchor, chain, norm, prediction)
+        yield candidate
+
+
+def _judged(
+    search: Search,
+    anchor: Anchor,
+    chain: EpilogueChain,
+    norm: ir.Node | None,
+    prediction: Prediction,
+) -> Candidate:
+    """Return the region of a chain and the norm before it as a candidate."""
+    nodes = [*(() if norm is None else (norm,)), *chain.nodes]
+    return search.judged(search.region(nodes, anchor.kind), prediction)
 
 
 def predict(scope: Scope, anchor: Anchor, sizes: ProductSizes) -> Prediction | None:
@@ -364,6 +383,41 @@ def norm_of(
     if any(output.uses() or output.is_graph_output() for output in norm.outputs[1:]):
         return None
     return norm
+
+
+def token_norm(scope: Scope, readers: Sequence[ir.Node], excluded: set[ir.Node]) -> ir.Node | None:
+    """Return the norm before products of a prompt's rows or one token, alone or of a sum.
+
+    One row has it within the products. It adds nothing to a prompt: there it is a launch before
+    them, as it would be by itself. The sum may be read by others. Where something else than such
+    products makes the rows, or looks them up, the norm is in one kernel with that.
+    """
+    rows = readers[0].inputs[0]
+    norm = None if rows is None else rows.producer()
+    if rows is None or norm is None or norm in excluded or norm.graph is not readers[0].graph:
+        return None
+    if norm.op_type not in _ALL_NORMS.get(norm.domain, ()) or rows is not norm.outputs[0]:
+        return None
+    if rows.is_graph_output() or any(use.node not in readers for use in rows.uses()):
+        return None
+    if any(output.uses() or output.is_graph_output() for output in norm.outputs[1:_SUM]):
+        return None
+    count = _TERMS if norm.domain else 1
+    factors = (value for value in norm.inputs[count:] if value is not None)
+    if not all(scope.is_constant(value) for value in factors):
+        return None
+    makers = [None if value is None else value.producer() for value in norm.inputs[:count]]
+    if any(_is_pointwise(node, excluded) for node in makers) or all(
+        node is not None and looks_up_rows(scope, node) for node in makers
+    ):
+        return None
+    leading = (scope.shapes.shape(rows) or ())[:-1]
+    return norm if known_product(leading) in (None, 1) and reads_caches(scope) else None
+
+
+def _is_pointwise(node: ir.Node | None, excluded: set[ir.Node]) -> bool:
+    """Say whether a node would be in one kernel with the norm of what it makes."""
+    return node is not None and node not in excluded and access_of(node) == "elementwise"
 
 
 def sizes_of(scope: Scope, chain: EpilogueChain, norm: ir.Node | None) -> ProductSizes:

@@ -6,15 +6,15 @@ matrices before the launch before them has ended, so that these have to be const
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import onnx_ir as ir
 
-from ortkit.fusion.gemm.cuda import epilogue_chain_of
+from ortkit.fusion.gemm.cuda import epilogue_chain_of, token_norm
 from ortkit.fusion.regions.anchors import candidate_of, regions_around
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.search import Search, alone, refused
+from ortkit.fusion.regions.search import Described, Search, alone, refused
 from ortkit.kernels.anchor import Anchor
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -36,10 +36,24 @@ def products(search: Search, anchor: Anchor) -> Iterator[Candidate]:
             yield refused(alone(anchor.kind, node), choices.reason)
             continue
         core, described = choices
-        found = _pair(search, anchor, node) or search.first(described)
-        yield (
-            found if isinstance(found, Candidate) else candidate_of(search, anchor, core, *found)
-        )
+        found = _pair(search, anchor, node)
+        if found is None:
+            first = search.first(described)
+            found = first if isinstance(first, Candidate) else _taken(search, anchor, core, first)
+        yield found
+
+
+def _taken(search: Search, anchor: Anchor, core: Sequence[ir.Node], found: Described) -> Candidate:
+    """Return a region as a candidate, with the norm before it where one row has it within."""
+    region, _ = found
+    readers = [node for node in region.nodes if node.op_type == core[-1].op_type]
+    norm = token_norm(search.scope, readers, search.excluded)
+    if norm is not None:
+        whole = search.region((norm, *region.nodes), anchor.kind)
+        normed = search.first([search.described(whole.nodes, anchor.kind)])
+        if not isinstance(normed, Candidate):
+            found = normed
+    return candidate_of(search, anchor, core, *found)
 
 
 def _pair(search: Search, anchor: Anchor, node: ir.Node) -> Candidate | None:
@@ -51,7 +65,7 @@ def _pair(search: Search, anchor: Anchor, node: ir.Node) -> Candidate | None:
     found = search.first([search.described(region.nodes, anchor.kind)])
     if isinstance(found, Candidate):
         return None
-    return candidate_of(search, anchor, (node,), *found)
+    return _taken(search, anchor, (node,), found)
 
 
 def _is_equal(node: ir.Node, scope: Scope, other: ir.Node) -> bool:

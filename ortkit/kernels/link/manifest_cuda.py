@@ -250,7 +250,7 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
     if len(step.maps) > _MAX_MAPS:
         raise InternalError(f"{where} has {len(step.maps)} maps of tensors")
     for each in step.maps:
-        _check_map(where, each, tensors)
+        _check_map(where, each, tensors, scratch)
     if step.product is not None:
         _check_product(where, step.product, tensors, scratch)
     for argument in step.arguments:
@@ -265,7 +265,7 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
 def _check_product(where: str, product: Product, tensors: int, scratch: int) -> None:
     """Raise unless a product is of tensors and scratch memory that are there."""
     is_present = (
-        0 <= product.x < tensors
+        -scratch <= product.x < tensors
         and -scratch <= product.y < tensors
         and -scratch <= product.weight < tensors
     )
@@ -273,11 +273,11 @@ def _check_product(where: str, product: Product, tensors: int, scratch: int) -> 
         raise InternalError(f"{where} has a product of what is not there")
 
 
-def _check_map(where: str, tensor_map: TensorMap, tensors: int) -> None:
+def _check_map(where: str, tensor_map: TensorMap, tensors: int, scratch: int) -> None:
     """Raise unless CUDA takes a map like this one, whatever its sizes are in a run."""
     factors = [stride.factor for stride in tensor_map.strides]
     if (
-        not 0 <= tensor_map.tensor < tensors
+        not -scratch <= tensor_map.tensor < tensors
         or not 0 < len(tensor_map.dims) <= _MAX_RANK
         or (len(tensor_map.box), len(tensor_map.strides))
         != (len(tensor_map.dims), len(tensor_map.dims) - 1)

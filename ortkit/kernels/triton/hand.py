@@ -55,7 +55,8 @@ class Map:
     Its parameter is a tensor descriptor. Addresses have to be multiples of 16 bytes.
 
     Args:
-        tensor: Index of the tensor.
+        tensor: Index of the tensor; of the scratch block n, which has elements of the first
+            tensor's type, it is -1 - n.
         dims: Outermost first, at most five.
         strides: Elements between neighbours along all of them but the innermost, which is dense.
         box: What is copied at once, powers of two.
@@ -237,7 +238,7 @@ class _Wrapper:
         return self._add(f"n{number}", width, is_multiple, argument)
 
     def _map(self, value: Map) -> str:
-        dtype = POINTERS[self._dtypes[value.tensor]].removeprefix("*")
+        dtype = POINTERS[self._dtypes[max(value.tensor, 0)]].removeprefix("*")
         dims, strides = (
             [rename_extent(extent, self._symbols) for extent in extents]
             for extents in (value.dims, value.strides)

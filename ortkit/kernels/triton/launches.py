@@ -183,7 +183,8 @@ def _arguments(text: StepSource, step: Step, tensors: int, sizes: Sizes) -> tupl
             map_ = step.maps[argument.index]
             dims = tuple(evaluate(size, sizes) for size in map_.dims)
             strides = tuple(evaluate(size, sizes) for size in map_.strides)
-            found.append(Passed(type_, map_.tensor, map_.first, dims, strides))
+            number = map_.tensor if map_.tensor >= 0 else tensors - 1 - map_.tensor
+            found.append(Passed(type_, number, map_.first, dims, strides))
         elif argument.extent is None:
             behind = tensors if argument.kind == "scratch" else 0
             found.append(Passed(type_, behind + argument.index))

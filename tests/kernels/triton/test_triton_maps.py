@@ -116,6 +116,7 @@ def test_warps_that_nobody_told_of_are_refused(tmp_path: Path) -> None:
     "wrong",
     [
         TensorMap(2, DIMS, (Extent(256),), (64, 64)),
+        TensorMap(-2, DIMS, (Extent(256),), (64, 64)),
         TensorMap(0, DIMS, (Extent(8),), (64, 64)),
         TensorMap(0, DIMS, (Extent(256),), (64, 512)),
         TensorMap(0, DIMS, (Extent(256),), (64, 64), first=8),
@@ -125,6 +126,7 @@ def test_warps_that_nobody_told_of_are_refused(tmp_path: Path) -> None:
 )
 def test_what_cuda_does_not_take_is_no_map(wrong: TensorMap) -> None:
     with pytest.raises(InternalError, match="does not take"):
-        _check_map("step 0", wrong, 2)
+        _check_map("step 0", wrong, 2, 1)
     for box in ((64, 64), (1, 64)):
-        _check_map("step 0", TensorMap(0, DIMS, (Extent(256),), box), 2)
+        for tensor in (0, -1):
+            _check_map("step 0", TensorMap(tensor, DIMS, (Extent(256),), box), 2, 1)
