@@ -247,8 +247,9 @@ CASES = (
          "  T = Transpose <perm = [1, 0]> (Z)  D = MatMul (X, T)  S = Sigmoid (U)  Y = Mul (S, D)",
          {"X": ("n", 264), "W": (520, 264), "Z": (520, 264)}, {"Y": ("n", 520)},
          ({"n": 1}, {"n": 300}, {"n": 9000})),
-    Case("product_behind_a_norm_of_a_sum", "T = Add (X, K)  N = RMSNormalization <axis = -1> (T, G)"
-         "  V = Transpose <perm = [1, 0]> (W)  U = MatMul (N, V)  Y = Add (U, B)",
+    Case("product_behind_a_norm_of_a_sum", "T = Add (X, K)"
+         "  N = RMSNormalization <axis = -1> (T, G)  V = Transpose <perm = [1, 0]> (W)"
+         "  U = MatMul (N, V)  Y = Add (U, B)",
          {"X": ("n", 2056), "K": ("n", 2056), "G": (2056,), "W": (136, 2056), "B": (136,)},
          {"T": ("n", 2056), "Y": ("n", 136)}, ({"n": 1}, {"n": 70})),
     Case("gated_products_behind_a_norm_of_a_sum", "T = Add (X, K)"
