@@ -2,6 +2,7 @@
 
     sums = MatMulInteger (x, w, zero)      x uint8 [..., K], w int8 [K, N] unpacked from panels
     sums = ConvInteger (x, w, zero)        x NHWC, transposed to NCHW and back; w [N, C, h, w]
+    x may be QuantizeLinear (float32)      of an image in NCHW
     w may be Clip (w, -64, 64)             weights of 7 bits
     sums = Sub (sums, Mul (Cast (z), k))   instead of zero: k int32 [N], sums of columns of w
     sums = Add (sums, c)                   c int32 [N], optional
@@ -154,6 +155,7 @@ class Int8Form:
         kept: The stages after which a second result in float32 is written; None if there is none.
         filters: Of a convolution; None for a matrix product.
         is_narrow: Whether weights are cut to -64 .. 64.
+        given: What float32 `x` is rounded to first; None if it is uint8.
     """
 
     signature: RegionSignature
@@ -170,6 +172,7 @@ class Int8Form:
     kept: int | None = None
     filters: Filters | None = None
     is_narrow: bool = False
+    given: Grid | None = None
 
     @property
     def adds_up_weights(self) -> bool:
@@ -233,11 +236,16 @@ class _Reader:
             RefusedError: It is another one.
         """
         is_matrix = self.product.op_type == "MatMulInteger"
-        source = self.product.input[0]
+        source, given = self.product.input[0], None
+        rounding = self.body.producer(source, "QuantizeLinear")
+        if self.takes_planar and not is_matrix and rounding is not None:
+            source, given = rounding.input[0], self._grid(*rounding.input[1:3])
         is_planar = self.takes_planar and not is_matrix and source in self.body.inputs
         if not is_matrix and not is_planar:
             source = self.body.transposed(source, TO_NCHW) or ""
-        x = self._input(source, "uint8")
+        x = self._input(source, "uint8" if given is None else "float32")
+        if given is not None and not is_planar:
+            _fail("an image in NHWC that is rounded first")
         columns, shape = self.shape[-1:], self.specs[x].shape
         depth = shape[1:2] if is_planar else shape[-1:]
         if not depth or not columns or not isinstance(depth[0], int):
@@ -269,7 +277,7 @@ class _Reader:
         stages, kept = self._stages(scaled)
         return Int8Form(
             self.body.signature, x, zero, column_sums, weight, added, scale, factor, depth[0],
-            columns[0], stages, kept, filters, is_narrow,
+            columns[0], stages, kept, filters, is_narrow, given,
         )  # fmt: skip
 
     def _uncut(self, weight: str) -> tuple[str, bool]:

@@ -78,6 +78,7 @@ class ConvAnchor:
         dtype: Of the images that it reads, as numpy names it.
         has_points: In bytes: whether filters of single pixels are convolutions as all others, and
             not matrices.
+        rounds: In bytes: whether it reads images in float32, too, which it rounds.
     """
 
     kind: str
@@ -88,3 +89,4 @@ class ConvAnchor:
     is_narrow: bool = False
     dtype: str = "float32"
     has_points: bool = False
+    rounds: bool = False

@@ -85,6 +85,14 @@ def halved(net: Net, x: str, channels: int) -> str:
     return net.bytes(net.conv(inner, (32, 32, 1, 1), strides=[2, 2]), 0.2, 100)
 
 
+def expanded(net: Net, x: str, channels: int) -> str:
+    """More channels than numbers of a window, in several steps, and nothing that is added."""
+    x = net.bytes(net.op("Relu", x), 0.02, 0)
+    inner = net.conv(x, (384, channels, 3, 3), pads=[1] * 4, strides=[2, 2])
+    inner = net.bytes(net.op("Relu", inner), 0.2, 0)
+    return net.bytes(net.conv(inner, (512, 384, 1, 1), strides=[2, 2], bias=False), 0.6, 140)
+
+
 def in_float(net: Net, x: str, channels: int) -> str:
     """An activation in float32, and a result in it."""
     x = net.bytes(x, 0.02, 128)
@@ -113,8 +121,9 @@ def pooled(net: Net, x: str, channels: int) -> str:
 
 
 NETS: dict[str, tuple[Callable[[Net, str, int], str], int]] = {
-    "pads that are not 0": (padded, 32), "a residual block": (residual, 64),
-    "strides, dilations and odd channels": (strided, 17), "strides of two": (halved, 32),
+    "pads that are not 0": (padded, 32), "a residual block": (residual, 128),
+    "more channels": (expanded, 32), "strides, dilations and odd channels": (strided, 17),
+    "strides of two": (halved, 32),
     "float32 between": (in_float, 32), "a first layer": (first, 3),
     "a first layer with strides": (first_of_two, 3),
 }  # fmt: skip

@@ -55,5 +55,9 @@ def feeds_of(region: Region, batch: int) -> list[np.ndarray]:
     random = np.random.default_rng(7)
     specs = region.signature.inputs[: -len(region.constants)]
     shapes = [[size if isinstance(size, int) else batch for size in spec.shape] for spec in specs]
-    return [*(random.integers(0, 256, shape).astype(np.uint8) for shape in shapes),
-            *region.constants]  # fmt: skip
+    made = [
+        random.integers(0, 256, shape).astype(np.uint8) if spec.dtype == "uint8"
+        else random.normal(0, 2, shape).astype(np.float32)
+        for spec, shape in zip(specs, shapes, strict=True)
+    ]  # fmt: skip
+    return [*made, *region.constants]

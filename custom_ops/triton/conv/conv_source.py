@@ -106,6 +106,7 @@ def spread(
     weight: int,
     dtypes: tuple[str, str],
     around: int | None = None,
+    rounding: tuple[int | None, int] | None = None,
 ) -> Source | Refused:
     """Return the operands after space-to-depth, or why there are none.
 
@@ -113,8 +114,10 @@ def spread(
         conv: The convolution.
         x: The input that is the image.
         weight: The one that is the filter.
-        dtypes: Of both.
+        dtypes: Of both, once the image is rounded.
         around: The input that is what lies outside of the image; None for 0.
+        rounding: The inputs of the scale and the zero point by which float32 are rounded; no
+            scale for 1. None if nothing is rounded.
     """
     window, (height, width, channels) = conv.window, conv.image
     size = np.dtype(dtypes[0]).itemsize
@@ -136,6 +139,7 @@ def spread(
     )
     image, filters = Scratch(0, dtypes[0]), Scratch(1, dtypes[1])
     moved = None if around is None else Scratch(2, "int32")
+    scale, middle = (None, None) if rounding is None else rounding
     pixels, warps = _PIXELS, 2
     if size == 1:
         pixels = max(_PIXELS, min(_BYTE_PIXELS, power(columns)))
@@ -145,7 +149,8 @@ def spread(
         "space_to_depth_kernel",
         (
             Tensor(x), Tensor(weight), None if around is None else Tensor(around), image, filters,
-            moved, Size(height), Size(width),
+            moved, None if scale is None else Tensor(scale),
+            None if middle is None else Tensor(middle), Size(height), Size(width),
             channels, conv.channels, *window.kernel, *window.strides, *window.dilations,
             *window.pads[:2], rows, columns, *taps, units, power(units), pixels, _NUMBERS,
         ),

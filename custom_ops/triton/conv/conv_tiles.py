@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 #: Multiprocessors of a GPU, about; from this many steps on a tile may be shared, by this many
 #: blocks.
-_PROCESSORS, _MANY_STEPS, _MOST_SPLIT = 132, 16, 8
+PROCESSORS, _MANY_STEPS, _MOST_SPLIT = 132, 16, 8
 #: Blocks that keep a GPU busy. Fewer of a filter of one tap share a depth from this one on. Up to
 #: the last number, blocks of a larger filter share it so that each multiprocessor has one.
 _BUSY, _DEEP, _FEW_BLOCKS = 96, 2048, 33
@@ -137,12 +137,12 @@ def choose_box(
 def _split(tile: Tile, pixels: int, channels: int, taps: int, steps: int) -> int:
     """Return how many blocks share a tile: it has to pay for a launch that adds them up."""
     blocks = -(-pixels // tile.pixels) * -(-channels // tile.channels)
-    if blocks >= _PROCESSORS // 2 or steps < _MANY_STEPS:
+    if blocks >= PROCESSORS // 2 or steps < _MANY_STEPS:
         return 1
     if taps == 1:
         is_deep = pixels <= 256 and steps * tile.depth >= _DEEP
-        return min(_MOST_SPLIT, 2 * _PROCESSORS // blocks, steps // 2) if is_deep else 1
-    share = (1 if blocks <= _FEW_BLOCKS else 2) * _PROCESSORS // blocks
+        return min(_MOST_SPLIT, 2 * PROCESSORS // blocks, steps // 2) if is_deep else 1
+    share = (1 if blocks <= _FEW_BLOCKS else 2) * PROCESSORS // blocks
     return max(1, min(_MOST_SPLIT, share, steps // 3))
 
 

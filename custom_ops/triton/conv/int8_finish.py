@@ -6,7 +6,8 @@ Runtime's kernels for CPUs do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 from ortkit.kernels.triton.emit import Emitter
 from ortkit.kernels.triton.expr import Expr, bare
@@ -26,6 +27,9 @@ from ...forms.gemm_int8 import (
 _ROUNDING, _ROUNDING_BITS = "12582912.0", 0x4B400000
 #: The bits of 2^23, whose lowest ones are those of a byte that is added.
 _BYTE_BITS, _BYTE = 0x4B000000, "8388608.0"
+#: The same for 256ths: beside one and a half times 2^15 there is room for those.
+_UNIT, _UNIT_ROUNDING, _UNIT_BITS = "0.00390625", "49152.0", 0x47400000
+_NAMES = re.compile(r"[a-z]\w*")
 
 
 def whole_operands(form: Int8Form) -> tuple[int, ...]:
@@ -40,6 +44,16 @@ def whole_operands(form: Int8Form) -> tuple[int, ...]:
     return tuple(found)
 
 
+def in_gluon(text: str) -> str:
+    """Return functions of Triton as those of Gluon."""
+    return re.sub(r"\btl\.", "gl.", text.replace("@triton.", "@gluon."))
+
+
+def _jitted(head: str, lines: Sequence[str]) -> str:
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"\n\n@triton.jit\ndef {head}:\n{body}\n"
+
+
 class FinishWriter:
     """Writes the function of one region.
 
@@ -47,10 +61,12 @@ class FinishWriter:
         form: What is computed.
         box: The sizes of a tile of a map of a result, as text; None where further operands are
             addresses.
+        is_gluon: Whether the function is in Gluon. Its parameters are the sums, one further
+            operand of the result's shape, numbers of channels, and the others as a tuple.
     """
 
-    def __init__(self, form: Int8Form, box: str | None) -> None:
-        self.form, self.box, self.e = form, box, Emitter()
+    def __init__(self, form: Int8Form, box: str | None, *, is_gluon: bool = False) -> None:
+        self.form, self.box, self.e, self.is_gluon = form, box, Emitter(), is_gluon
         self.read: dict[int, str] = {}
         """What the function reads: inputs, and their names in it."""
 
@@ -66,13 +82,36 @@ class FinishWriter:
             if number == form.kept:
                 e.lines.append(f"tl.store(second + at, {value.text}, mask=mask)")
             value = e.share(self._stage(stage, value, is_last=number == last))
+        if self.is_gluon:
+            return self._gluon(bare(value.text))
         where = "at, mask, channel, is_channel, second"
         if self.box is not None:
             where = "image, top, left, first, channel, is_channel"
         parameters = ", ".join(["acc", where, *self.read.values()])
         lines = [*e.lines, f"return {bare(value.text)}"]
-        body = "\n".join(f"    {line}" for line in lines)
-        return f"\n\n@triton.jit\ndef finish({parameters}):\n{body}\n"
+        return _jitted(f"finish({parameters})", lines)
+
+    def _gluon(self, result: str) -> str:
+        """Return `known`, which computes single numbers, and `finish`, which reads them."""
+        names = "".join(f"{name}, " for name in self.read.values()).rstrip()
+        of_tile, once, each = {"acc", "other", "channel"}, [], []
+        for line in self.e.lines:
+            name, _, text = line.partition(" = ")
+            if of_tile.isdisjoint(_NAMES.findall(text)):
+                once.append(line)
+            else:
+                of_tile.add(name)
+                each.append(line)
+        read = set(_NAMES.findall("\n".join(each)))
+        numbers = [name for name in (line.partition(" = ")[0] for line in once) if name in read]
+        tuple_of = "".join(f"{name}, " for name in numbers or ("zero",)).rstrip()
+        spread = f"{names} = operands"
+        functions = {
+            "known(operands)": [spread, "zero = 0", *once, f"return ({tuple_of})"],
+            "finish(acc, other, channel, operands, numbers)":
+                [spread, f"{tuple_of} = numbers", *each, f"return {result}"],
+        }  # fmt: skip
+        return in_gluon("".join(_jitted(head, lines) for head, lines in functions.items()))
 
     @property
     def operands(self) -> tuple[int, ...]:
@@ -87,9 +126,13 @@ class FinishWriter:
         return f"tl.load({self._input(number)}).to(tl.float32)"
 
     def _row(self, number: int) -> str:
+        if self.is_gluon:
+            return f"tl.load({self._input(number)} + channel)[None, :]"
         return f"tl.load({self._input(number)} + channel, mask=is_channel, other=0)[None, :]"
 
     def _whole(self, number: int) -> str:
+        if self.is_gluon:
+            return "widened_bytes(other)"
         if self.box is None:
             return f"tl.load({self._input(number)} + at, mask=mask, other=0).to(tl.float32)"
         loaded = f"{self._input(number)}.load([image, top, left, first]).reshape({self.box})"
@@ -139,6 +182,9 @@ class FinishWriter:
             zero: A whole number in float32; None for 0.
             is_last: Whether uint8 are returned, else float32.
         """
+        if self.is_gluon and not is_last:
+            whole = self._shared(f"({value} + {_ROUNDING})")
+            return Expr(f"capped({whole} + {self._shared(f'({zero} - {_ROUNDING})')})", "float32")
         low = "0.0" if zero is None else f"(0.0 - {zero})"
         cut = self._shared(f"tl.maximum({value}, {low})")
         if is_last:
@@ -173,6 +219,14 @@ class FinishWriter:
         read = self._row(stage.other) if stage.is_row else self._whole(stage.other)
         other = self._shared(f"{read}.to(tl.float32)")
         a, b = (value.text, other) if stage.is_first else (other, value.text)
+        if self.is_gluon and is_last:
+            # A power of two less: products with it, and the sum, are as exact.
+            ratios = [self._shared(f"({ratio} * {_UNIT})") for ratio in ratios]
+            fixed = self._shared(f"({fixed} * {_UNIT})")
+            inner = self._shared(f"tl.fma({b}, {ratios[1]}, {fixed})")
+            unit = self._shared(f"(sum_in_unit({a}, {ratios[0]}, {inner}) + {_UNIT_ROUNDING})")
+            bits = f"{unit}.to(tl.int32, bitcast=True) - {_UNIT_BITS}"
+            return Expr(f"saturated_bytes({bits})", "uint8")
         inner = self._shared(f"tl.fma({b}, {ratios[1]}, {fixed})")
         found = self._shared(f"tl.fma({a}, {ratios[0]}, {inner})")
         return self._nearest(found, None, is_last=is_last)

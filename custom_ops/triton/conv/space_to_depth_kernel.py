@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def space_to_depth_kernel(
-    x, w, around, y, v, moved,
+    x, w, around, y, v, moved, scale, middle,
     H, W, C: tl.constexpr, OUT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
@@ -25,6 +25,8 @@ def space_to_depth_kernel(
         y: [N, ROWS, COLUMNS, UNITS], of C x SH x SW numbers each and zeros.
         v: [OUT, TH, TW, UNITS].
         moved: int32 [OUT], the sums of filters times `around`; None if nobody needs them.
+        scale: float32, the step of the numbers that x is rounded to; None for 1.
+        middle: uint8, what stands for 0 among them; None if x is not rounded.
         BU: UNITS or more, a power of two.
         BW: Pixels of a block; BLOCK numbers of v.
     """
@@ -36,7 +38,18 @@ def space_to_depth_kernel(
     is_in = ((unit < C * SH * SW) & (row >= 0) & (row < H))[None, :] & (at >= 0) & (at < W)
     plane = (line // ROWS).to(tl.int64) * (C * H * W) + (unit // (SH * SW) * H + row) * W
     outside = 0 if around is None else tl.load(around)
-    value = tl.load(x + plane[None, :] + at, mask=is_in, other=outside)
+    if middle is None:
+        value = tl.load(x + plane[None, :] + at, mask=is_in, other=outside)
+    else:
+        value = tl.load(x + plane[None, :] + at, mask=is_in, other=0.0)
+        if scale is not None:
+            value = tl.div_rn(value, tl.load(scale))
+        zero = tl.load(middle)
+        low = 0.0 - zero.to(tl.float32)
+        value = tl.minimum(tl.maximum(value, low), 255.0 + low)
+        # Beside one and a half times 2^23 there is no room for a fraction.
+        whole = (value + 12582912.0).to(tl.int32, bitcast=True) + (zero.to(tl.int32) - 0x4B400000)
+        value = tl.where(is_in, whole.to(tl.uint8), outside)
     at = (line.to(tl.int64) * COLUMNS + column)[:, None] * UNITS + unit[None, :]
     tl.store(y + at, value, mask=(column < COLUMNS)[:, None] & (unit < UNITS)[None, :])
 

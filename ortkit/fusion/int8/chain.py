@@ -171,7 +171,7 @@ class Chain:
         spec = tensor_spec(self.scope, value, equal)
         if value.const_value is not None:
             return spec
-        sizes = self.matrix.lie(spec.shape, is_x=value is self.product.x)
+        sizes = self.matrix.lie(spec.shape, is_x=value is self.product.source)
         return replace(spec, shape=tuple(s for s in sizes if isinstance(s, int | str)))
 
 

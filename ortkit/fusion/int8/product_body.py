@@ -58,7 +58,9 @@ class ProductWriter:
             f"{integer_product.matrix.value.name}/panels",
             integer_product.matrix.tensor(),
         )
-        x, packed = self.body.input("x", integer_product.x), self.body.input("w", panels)
+        x, packed = self.body.input("x", integer_product.source), self.body.input("w", panels)
+        if integer_product.given is not None:
+            x = self.body.quantized(x, integer_product.given[1])
         cast = w.op("Cast", self._sums(x, self._weights(packed)), to=int(ir.DataType.FLOAT))
         scale = integer_product.scale
         if rounding is not None and not isinstance(scale, ir.Value):

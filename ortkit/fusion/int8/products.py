@@ -45,6 +45,7 @@ class IntegerProduct:
             float32.
         is_merged: Whether ONNX Runtime makes one operator of it and a QuantizeLinear after it, and
             so multiplies by one scale.
+        given: The float32 that become `x` here, by the grid beside them; None if `x` is read.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -57,6 +58,12 @@ class IntegerProduct:
     bias: Array | ir.Value | None = None
     grid: Grid | None = None
     is_merged: bool = False
+    given: tuple[ir.Value, Grid] | None = None
+
+    @property
+    def source(self) -> ir.Value:
+        """What is read: x, or what becomes x."""
+        return self.x if self.given is None else self.given[0]
 
     @property
     def end(self) -> ir.Value:

@@ -33,7 +33,14 @@ _PAUSE = 1e-4
 class Value(np.ndarray):
     """A tile or a number; numbers are arrays without axes."""
 
-    def to(self, dtype: Any) -> Value:
+    type = SimpleNamespace(layout=None)
+
+    def permute(self, order: Sequence[int]) -> Value:
+        return self.transpose(order)  # type: ignore[return-value]
+
+    def to(self, dtype: Any, bitcast: bool = False) -> Value:
+        if bitcast:
+            return np.ascontiguousarray(self).view(dtype).view(Value)
         if np.dtype(dtype) == ml_dtypes.float8_e4m3fn:  # what is beyond the range becomes its end
             return np.clip(self, -448, 448).astype(dtype)  # type: ignore[return-value]
         return self.astype(dtype)
@@ -184,9 +191,11 @@ class Product:
 def product(a: Any, b: Memory, acc: Any, *, use_acc: bool = True, is_async: bool = False) -> Any:
     def compute() -> Value:
         left = a.array if isinstance(a, Memory) else a
-        made = np.asarray(left, np.float32) @ np.asarray(b.array, np.float32)
         before = acc.made if isinstance(acc, Product) else acc
-        return value(made + before if use_acc else made, np.float32)
+        is_whole = before.dtype == np.int32
+        wide, narrow = (np.float64, np.int32) if is_whole else (np.float32, np.float32)
+        made = np.asarray(left, wide) @ np.asarray(b.array, wide)
+        return value(made + before if use_acc else made, narrow)
 
     assert is_async
     return Product(compute)
@@ -280,6 +289,27 @@ def specialize(roles: Sequence[Any], warps: Sequence[int], registers: Sequence[i
         raise failed[0]
 
 
+def assembled(text: str, _: str, tiles: Sequence[Any], **__: Any) -> Value:
+    """Compute what one of the instructions does that kernels have as assembly."""
+    instruction = re.search(r"[a-z]+[.\w]*\.\w+", text.replace(".reg .b32", ""))
+    assert instruction is not None
+    return _INSTRUCTIONS[instruction[0]](*tiles)
+
+
+def _in_unit(a: Value, b: Value, c: Value) -> Value:
+    exact = np.float64(1) * a * b + c
+    return value(np.clip(exact, 0, 1), np.float32)
+
+
+#: What a thread does with one element, by the first instruction.
+_INSTRUCTIONS: dict[str, Callable[..., Value]] = {
+    "cvt.pack.sat.u8.s32.b32": lambda x: value(np.clip(x, 0, 255), np.uint8),
+    "prmt.b32": lambda x: value(x.astype(np.int32) | 0x4B000000, np.int32),
+    "min.relu.s32": lambda x: value(np.clip(x, 0, 0x437F0000), np.int32),
+    "fma.rn.sat.f32": _in_unit,
+}
+
+
 def _language() -> SimpleNamespace:
     def extreme(function: Any) -> Any:
         return lambda tile, axis: value(function(tile, axis=axis))
@@ -298,7 +328,11 @@ def _language() -> SimpleNamespace:
         **layouts,
         NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
         constexpr=lambda given: given,
-        float32=np.float32, int32=np.int32, int64=np.int64, static_range=range,
+        float32=np.float32, int32=np.int32, int64=np.int64, uint8=np.uint8, static_range=range,
+        # Products of bytes have unsigned first factors; see `ortkit.kernels.triton.unsigned`.
+        int8=np.uint8,
+        inline_asm_elementwise=assembled,
+        div_rn=lambda a, b: value(np.float32(1) * a / b),
         cdiv=lambda a, b: value(-(-a // b)),
         num_warps=lambda: 4,
         program_id=lambda axis: value(Function.place.at[axis], np.int32),

@@ -12,7 +12,7 @@ import pytest
 from fused_model import fused_model, session
 from interpreter import Interpreter
 from qdq_nets import NETS, Net, pooled
-from qdq_regions import Region, feeds_of, regions
+from qdq_regions import Region, feeds_of, regions, regions_of
 
 from ortkit.errors import InternalError
 from ortkit.fusion.conv.targets import CudaBlockFinder, describe_block
@@ -85,10 +85,65 @@ def test_boxes_are_for_images_of_zeros_around() -> None:
     boxed = {name: [is_boxed(region.signature) for region in regions(name, 4)] for name in NETS}
     assert boxed == {
         "pads that are not 0": [False], "a residual block": [True, True, True],
-        "strides, dilations and odd channels": [False, False], "strides of two": [True, True],
+        "more channels": [True, True], "strides, dilations and odd channels": [False, False],
+        "strides of two": [True, True],
         "float32 between": [False, False], "a first layer": [False],
         "a first layer with strides": [False],
     }  # fmt: skip
+
+
+def kernels_of(signature: RegionSignature) -> list[str]:
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused), sources.reason
+    known = re.compile(r"\n    (\w+_kernel)\(")
+    return [known.findall(source.steps[-1].text)[-1] for source in sources]
+
+
+def test_blocks_go_on_where_each_has_several_tiles() -> None:
+    boxes, going_on, gathered = (
+        "conv_int8_box_kernel",
+        "conv_int8_hopper_kernel",
+        "conv_int8_kernel",
+    )
+    for name, number in (("a residual block", 2), ("more channels", 0), ("more channels", 1)):
+        found = {
+            batch: kernels_of(regions(name, batch, 28, 28)[number].signature)
+            for batch in (8, 2048, "n")
+        }
+        assert found == {
+            8: [boxes, gathered, gathered], 2048: [going_on, gathered, gathered],
+            "n": [boxes, going_on, gathered, gathered],
+        }  # fmt: skip
+    assert kernels_of(regions("a residual block", 2048, 28, 28)[1].signature)[0] == boxes
+
+
+def test_an_image_is_rounded_where_it_is_read(interpreter: Interpreter) -> None:
+    """Numbers between two bytes, halves among them, and those far from all."""
+    (region,) = regions("a first layer with strides", 2)
+    signature, feeds = region.signature, feeds_of(region, 2)
+    assert signature.inputs[0].dtype == "float32"
+    image = (np.arange(feeds[0].size, dtype=np.float32) * 0.25 - 200).reshape(feeds[0].shape)
+    image[0, 0, 0, :6] = np.inf, -np.inf, 3e38, -3e38, 1e-45, -0.0
+    # A power of two keeps halves.
+    scale = next(n for n, each in enumerate(signature.inputs) if each.dtype == "float32" and n)
+    feeds[0], feeds[scale] = image, np.array(0.5, np.float32)
+    # What is around an image need not be what 0 is rounded to.
+    feeds[scale + 1] = np.array(97, np.uint8)
+    names = [spec.name for spec in signature.inputs]
+    wanted = session(fused_model(signature)).run(None, dict(zip(names, feeds, strict=True)))
+    for number in range(2):
+        got = interpreter.run(signature, feeds, number)
+        np.testing.assert_array_equal(got[0], wanted[0])
+
+
+def test_an_image_whose_bytes_others_read_is_rounded_before() -> None:
+    net = Net()
+    rounded = net.bytes("x", 0.02, 128)
+    made = net.bytes(net.op("Relu", net.conv(rounded, (24, 3, 7, 7), pads=[3] * 4)), 0.2, 0)
+    assert regions_of(net.model([2, 3, 9, 9], made))[0].signature.inputs[0].dtype == "float32"
+    net.op("Neg", rounded)
+    both = net.op("Concat", made, net.nodes[-1].output[0], axis=1)
+    assert regions_of(net.model([2, 3, 9, 9], both))[0].signature.inputs[0].dtype == "uint8"
 
 
 @pytest.mark.parametrize("architecture", [80, 89, 90, 120])
@@ -98,6 +153,8 @@ def test_machine_code_multiplies_unsigned_by_signed_bytes(
     found = {
         "boxes": regions("a residual block", 64, 28, 28)[2].signature,
         "gathered": regions("pads that are not 0", 64, 28, 28)[0].signature,
+        "going on": regions("a residual block", 2048, 28, 28)[2].signature,
+        "in steps": regions("more channels", 2048, 28, 28)[1].signature,
         "first": regions("a first layer with strides", 64, 28, 28)[0].signature,
     }
     for kind, signature in found.items():
@@ -109,6 +166,18 @@ def test_machine_code_multiplies_unsigned_by_signed_bytes(
             made = [compile_step(step, architecture, tmp_path) for step in source.steps][-1]
             assert re.search(r"mma\S*\.s32\.u8\.s8", made.ptx), kind
             assert not re.search(r"mma\S*\.s8\.s8", made.ptx), kind
+
+
+def test_what_was_read_is_given_back_behind_a_fence(tmp_path: Path) -> None:
+    """Copies into shared memory would overtake reads of it otherwise, in some runs."""
+    sources = sources_of(regions("a residual block", 2048, 28, 28)[2].signature)
+    assert not isinstance(sources, Refused)
+    (step,) = sources[0].steps
+    assert step.is_gluon
+    text = compile_step(step, 90, tmp_path).ptx
+    after = text.rpartition("ld.shared.v4")[2].partition("mbarrier.arrive")[0]
+    assert "fence.proxy.async" in after
+    assert text.count("ld.shared.v4") == 4
 
 
 def test_gpus_whose_products_are_others_run_ptx(tmp_path: Path) -> None:
@@ -136,9 +205,10 @@ def test_the_interpreter_has_all_functions_of_bytes() -> None:
     assert ["asm" in text for text in texts] == [True, False]
 
 
-def test_bytes_that_are_too_many_saturate(interpreter: Interpreter) -> None:
+@pytest.mark.parametrize("batch", [2, "n"])
+def test_bytes_that_are_too_many_saturate(batch: int | str, interpreter: Interpreter) -> None:
     """Sums far beyond what a byte stands for, with factors up to those of whole numbers."""
-    for region in regions("a residual block", 2):
+    for region in regions("a residual block", batch):
         signature, feeds = region.signature, feeds_of(region, 2)
         for factor in (1e-3, 1e3, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7, 1e8, 1e12):
             scaled = [
