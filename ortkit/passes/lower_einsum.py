@@ -150,7 +150,11 @@ class _Plan:
         return self.layout.emit(site, values[0])
 
     def _dotted(self, site: Site, value: ir.Value) -> ir.Value:
-        """Sum over the last axis."""
+        """Sum over the last axis.
+
+        ONNX Runtime's ReduceSum (1.31.1) gives an empty value the shape of its input, where Einsum
+        does not; kernels do not either. As an Einsum 64 to 4,096 rows take 3 to 7 times as long.
+        """
         if site.opset < AXES_SINCE:
             value = site.op("ReduceSum", [value], {"axes": (-1,), "keepdims": 0})
         else:

@@ -12,7 +12,9 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, RuntimeException
 
 from ortkit.graph.io.text import from_text
+from ortkit.passes.lower_einsum import LowerEinsum
 from ortkit.passes.merge_reshapes import MergeReshapes
+from ortkit.passes.merge_strided_slices import MergeStridedSlices
 from ortkit.passes.simplify_reshape import SimplifyReshape
 from ortkit.passes.simplify_transpose import SimplifyTranspose
 from ortkit.rewrite.options import RewriteOptions
@@ -95,5 +97,49 @@ def test_chains_of_transposes(chain: str) -> None:
         f"{HEAD} g (float[n, m, 4] x) => (y) {NUMBERS} {{ {SIZES} {chain} y = Neg(z) }}",
         SimplifyTranspose(),
         SimplifyReshape(),
+        second=(0, 1, 5),
+    )
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "abc,dbc->ad", "abc,dbc->da", "abc,abd->acd", "abc,abd->cd", "abc,dec->abde",
+        "abc,dbc->bad", "abc,abd->bcd", "abc,abd->cbd", "abc,dbe->adce", "abc,abd->dac",
+        "abcd,abce->ade", "abcd,abed->ace", "abcd,ebcd->ae",
+    ],
+)  # fmt: skip
+def test_sums_of_products(equation: str) -> None:
+    """As a product of matrices they would have axes of two sizes, -1 beside the others.
+
+    ONNX Runtime's own Einsum (1.31.1) ends the process on some empty values.
+    """
+    shape = (2, 2) if "abcd" in equation else (4,)
+    text = f"""{HEAD} g (float[n, m, {", ".join(map(str, shape))}] x) => (y) {{
+      z = Einsum<equation = "{equation}">(x, x) y = Neg(z) }}"""
+    result = Pipeline((LowerEinsum(),)).run(from_text(text), RewriteOptions(level=3))
+    if any(node.op_type == "Einsum" for node in result.model.graph):
+        return
+    for n, m in product((0, 1, 3), (0, 1, 5)):
+        x = np.arange(n * m * 4, dtype=np.float32).reshape(n, m, *shape)
+        (got,) = run(ir.to_proto(result.model), {"x": x})
+        np.testing.assert_allclose(got, -np.einsum(equation, x, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_slices_with_steps(axis: int) -> None:
+    starts = [(first, second) for second in range(2) for first in range(2)]
+    slices = "".join(
+        f"a{i} = Constant<value_ints = [{first}, {second}]>() "
+        f"s{i} = Slice(v, a{i}, ends, axes, steps) "
+        for i, (first, second) in enumerate(starts)
+    )
+    assert_takes_what_it_took(
+        f"""{HEAD} g (float[n, m, 4] x) => (y)
+        <int64[4] wanted = {{0, 0, 2, 2}}, int64[2] ends = {{9, 9}}, int64[2] axes = {{2, 3}},
+         int64[2] steps = {{2, 2}}> {{
+          v = Reshape(x, wanted) {slices} z = Concat<axis = {axis}>(s0, s1, s2, s3) y = Neg(z)
+        }}""",
+        MergeStridedSlices(),
         second=(0, 1, 5),
     )
