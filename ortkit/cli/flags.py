@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -225,14 +226,14 @@ def check_written(written: Mapping[str, Path | None], read: Iterable[Path | None
     """
     from ortkit.graph.io.atomic import check_target
 
-    in_use = {path.resolve(): "is read" for path in read if path is not None}
+    in_use = {realpath(path): "is read" for path in read if path is not None}
     for flag, path in written.items():
         if path is None:
             continue
         check_target(path)
-        if (why := in_use.get(path.resolve())) is not None:
+        if (why := in_use.get(realpath(path))) is not None:
             raise UserError(why, where=f"{flag} {path}", fix="name another file")
-        in_use[path.resolve()] = f"is written by {flag}"
+        in_use[realpath(path)] = f"is written by {flag}"
 
 
 def check_folders(written: Mapping[str, Path | None]) -> None:

@@ -28,7 +28,19 @@ def test_an_empty_name_is_not_the_current_folder(
     assert not done.out
 
 
-@pytest.mark.parametrize("name", ["/", "pipe", "dangling", "a\nb", "q'u\"o", os.fsdecode(b"\xff")])
+NAMES = (
+    "/",
+    "pipe",
+    "dangling",
+    "loop",
+    "loop/small.onnx",
+    "a\nb",
+    "q'u\"o",
+    os.fsdecode(b"\xff"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", COMMANDS[:-2])
 def test_what_is_no_model_is_one_line(
     command: str, name: str, call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -37,6 +49,7 @@ def test_what_is_no_model_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.onnx").write_bytes((folder / "small.onnx").read_bytes())
     (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
     done = call(*command.split(), name)
     assert done.code == 2
