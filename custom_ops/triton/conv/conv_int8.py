@@ -137,8 +137,8 @@ class Int8Convolution:
         depth = channels if channels >= _FEW_CHANNELS else 64
         columns = max(16, min(64, power(self.channels)))
         pixels = self.pixels.static or _FEW_PIXELS + 1
-        # A first layer of 7 x 7 has four steps: 128 images take 188 microseconds, 210 with three
-        # ahead (H200, 2026-11).
+        # A first layer of 7 x 7 has four steps: 128 images take 188 microseconds alone, 210 with
+        # three ahead, and the same within a net (H200, 2026-11).
         return Tile(
             32 if pixels <= _FEW_PIXELS else 128, columns, max(32, min(64, power(depth))), 4,
             4 if source.calls else 3,
