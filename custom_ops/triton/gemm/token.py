@@ -37,13 +37,15 @@ from .norm_rows import NormedRows
 #: Any depth.
 _ANY = 2**31
 #: Of one row, by the depth of a matrix up to which it is so: columns of a block, depth of a step,
-#: and warps. A layer of 2,048 with 8,192 inside takes 33.6 us on an H200 with norms within, 35.1
-#: with launches for them, and 37.1 with one column a block; of 4 to 8 strips for each product.
-_ONE = ((4096, (1, 2048, 4)), (8192, (4, 2048, 4)), (_ANY, (1, 2048, 4)))
-_PAIR = ((2048, (2, 2048, 4)), (_ANY, (2, 1024, 4)))
+#: and warps. On an H200 layers of 2,048 with 8,192 inside, and of 4,096 with 14,336, take 33.6 and
+#: 102.7 us with norms within, 35.1 and 104.5 with launches for them. With one column a block, and
+#: two of a pair, it is 37.1 and 107.4. Of 4 to 8 strips for each product.
+_ONE = ((2048, (1, 2048, 4)), (4096, (4, 1024, 4)), (_ANY, (4, 2048, 4)))
+_PAIR = ((2048, (2, 2048, 4)), (4096, (2, 4096, 8)), (_ANY, (2, 1024, 4)))
 #: The same with a norm within, which each block computes, and the depth up to which it does.
-_NORMED, _NORMED_PAIR = (4, 2048, 4), (2, 2048, 4)
-_MOST_WITHIN = 2048
+_NORMED = ((2048, (4, 2048, 4)), (_ANY, (4, 1024, 4)))
+_NORMED_PAIR = ((2048, (2, 2048, 4)), (_ANY, (2, 4096, 8)))
+_MOST_WITHIN = 4096
 #: Blocks of threads that a launch has at least, unless each has one column.
 _LEAST_BLOCKS = 256
 #: Positions of rows have 32 bits.
@@ -173,10 +175,9 @@ def _strip(form: Products) -> tuple[int, int, int]:
     """Return columns of a block, depth of a step, and warps."""
     is_pair = len(form.weights) > 1
     is_normed = form.norm is not None and form.depth <= _MOST_WITHIN
-    strips = _PAIR if is_pair else _ONE
+    single, pair = (_NORMED, _NORMED_PAIR) if is_normed else (_ONE, _PAIR)
+    strips = pair if is_pair else single
     columns, depth, warps = next(strip for most, strip in strips if form.depth <= most)
-    if is_normed:
-        columns, depth, warps = _NORMED_PAIR if is_pair else _NORMED
     while columns > 1 and form.columns < columns * _LEAST_BLOCKS:
         columns //= 2
     return columns, min(depth, power(form.depth)), warps

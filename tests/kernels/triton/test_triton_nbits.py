@@ -231,7 +231,8 @@ def test_what_is_refused(name: str) -> None:
 OF_ONE_ROW = {
     "one chunk": Case(depth=32, columns=5),
     "an odd number of chunks": Case(depth=1056, columns=9, zero=True, tail="bias"),
-    "two steps": Case(depth=8192, columns=6),
+    "a step of more warps": Case(depth=8192, columns=6),
+    "three steps": Case(depth=12288, columns=6),
     "steps with a rest": Case(depth=4096 + 320, columns=3, block=64, zero=True),
     "blocks of 128": Case(depth=2176, columns=7, block=128, zero=True, tail="silu"),
     "blocks of 256": Case(depth=1024, columns=4, block=256),
