@@ -312,8 +312,32 @@ def test_squeeze_and_excite(
     sources = sources_of(signature)
     assert not isinstance(sources, Refused)
     assert len(sources[0].steps) == (1 if small else 2)
-    assert all(step.early_text for source in sources for step in source.steps)
+    is_early = bool(small) or hidden < 300
+    texts = {step.early_text is not None for source in sources for step in source.steps}
+    assert texts == {is_early}
     check("squeeze_excite", signature, interpreter)
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "hidden", "launches", "is_early"),
+    [
+        (1, 120, 32, 1, True), (1, 960, 240, 2, True), (8, 120, 32, 1, True),
+        (8, 960, 240, 2, False), (32, 480, 20, 2, False), ("n", 64, 8, 2, True),
+    ],
+)  # fmt: skip
+def test_few_blocks_of_squeeze_and_excite_start_early(
+    batch: int | str, channels: int, hidden: int, launches: int, is_early: bool
+) -> None:
+    net = Net()
+    y = net.depthwise("x", channels)
+    y = net.conv(net.gate(y, channels, hidden), (channels, 16), 1)
+    found = dict(signatures_of(net.model((batch, channels, 7, 7), [y])))
+    sources = sources_of(found["squeeze_excite"])
+    assert not isinstance(sources, Refused)
+    assert len(sources[0].steps) == launches
+    assert (sources[0].steps[0].early_text is not None) == is_early
+    if batch == "n":
+        assert all(step.early_text is None for step in sources[1].steps)
 
 
 @pytest.mark.parametrize("name", ["a residual block", "gates without biases", "poolings"])
