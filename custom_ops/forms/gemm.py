@@ -229,8 +229,13 @@ def epilogue_of(
         made.append(step)
 
     for name, each in zip(products, scales, strict=False):
-        for one in each:
-            factor = known[names[one]] if isinstance(one, int) else one
+        # Numbers first: a row of factors is multiplied once, a product in each element.
+        scalars = [one for one in each if not isinstance(one, int)]
+        rows = [known[names[one]] for one in each if isinstance(one, int)]
+        for number in scalars if rows else ():
+            add(Step("Mul", (rows[0], number), {}), f"{name}/factor")
+            rows[0] = known[f"{name}/factor"]
+        for factor in rows or scalars:
             add(Step("Mul", (known[name], factor), {}), name)
     for node in nodes:
         bias = node.input[2] if len(node.input) > 2 else ""

@@ -120,17 +120,31 @@ def _milliseconds(call: Callable[[], object]) -> float:
     return median(turn() for _ in range(_TURNS))
 
 
-def _kernels(call: Callable[[], object]) -> dict[str, float]:
-    """Return microseconds of a run by kernel, those that take most first."""
+def _kernels(call: Callable[[], object]) -> dict[str, Any]:
+    """Return microseconds of a run by kernel, their sum, and from the first to the last.
+
+    Of the 12 kernels that take most, those first.
+    """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    spans = []
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         for _ in range(_EACH):
             call()
-        torch.cuda.synchronize()
+            torch.cuda.synchronize()
     times = {each.key: each.self_device_time_total / _EACH for each in found.key_averages()}
-    return dict(sorted(times.items(), key=lambda item: -item[1])[:12])
+    ranges = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in found.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    count = len(ranges) // _EACH
+    for turn in range(_EACH):
+        some = ranges[turn * count : (turn + 1) * count]
+        spans.append(max(end for _, end in some) - some[0][0])
+    longest = dict(sorted(times.items(), key=lambda item: -item[1])[:12])
+    return {"kernels": longest, "sum": sum(times.values()), "span": median(spans), "count": count}
 
 
 def main() -> int:
@@ -154,7 +168,7 @@ def main() -> int:
         row: dict[str, Any] = {"model": name, "rows": int(rows), "mode": mode, "ready_s": ready}
         with alone(Path(*gate) if gate else None):
             row |= {"ms": _milliseconds(lambda: made(ids)), "off": off}
-            row |= {"kernels": _kernels(lambda: made(ids)), "torch": torch.__version__}
+            row |= _kernels(lambda: made(ids)) | {"torch": torch.__version__}
     Path(path).write_text(json.dumps(row), encoding="utf-8")
     print(json.dumps(row))
     return 0

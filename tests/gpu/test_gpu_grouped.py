@@ -118,6 +118,25 @@ def test_results(name: str, library: Path) -> None:
             check(form, run, session.run(None, feeds))
 
 
+@pytest.mark.parametrize("name", TESTED)
+def test_many_rows(name: str, library: Path) -> None:
+    """As large blocks take them; what lies behind a sample's keys is no number."""
+    form = FORMS[name]
+    samples = -(-17_000 // (1800 * form.heads))
+    rows = 17_000 // (samples * form.heads) + 1
+    run = Run(rows, (0, 5, 170, *[33] * samples)[:samples], rows + 200)
+    feeds = by_name(form, run)
+    want = form.expected([*feeds.values()])[0]
+    for sample, past in enumerate(run.past):
+        feeds["pk"][sample, :, past:] = feeds["pv"][sample, :, past:] = np.nan
+    session = opened(form, library)
+    binding, held = in_place(session, feeds)
+    session.run_with_iobinding(binding)
+    counted = ~np.isnan(want)
+    found = held["y"].numpy().astype(np.float64)
+    np.testing.assert_allclose(found[counted], want[counted], rtol=_NEAR, atol=_NEAR)
+
+
 def test_a_captured_token_takes_all_lengths(library: Path) -> None:
     """One graph, captured with few keys, is replayed with many; nothing is captured again."""
     form = FORMS["eight share"]

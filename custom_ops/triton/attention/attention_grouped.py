@@ -26,6 +26,7 @@ from ortkit.refusal import Refused
 
 from ...forms.attention_grouped import GroupedForm, read_grouped
 from .attention_arguments import MOST_ELEMENTS, parts_of
+from .attention_grouped_hopper import hopper_call, takes_prompts
 from .attention_tiles import MULTIPROCESSORS
 
 _DTYPES = "float16", "bfloat16"
@@ -193,17 +194,47 @@ class GroupedAttention:
         )
         few = Extent(q.heads) * q.batch * q.length
         bound = Condition(few, at_most=_FEW_BLOCKS * small.queries)
+        if takes_prompts(self.form):
+            many = self._prompt(hopper_call(self.form, self._sizes()), self._y())
+        else:
+            many = self._prompt(self._attend(large), self._rotated())
+        plain = self._attend(small)
         return [
-            self._prompt(small, (bound,)),
-            replace(self._prompt(large, ()), architectures=_HOPPER, is_optional=True),
-            self._prompt(small, ()),
+            self._prompt(plain, self._rotated(), (bound,)),
+            replace(many, architectures=_HOPPER, is_optional=True),
+            self._prompt(plain, self._rotated()),
         ]
 
-    def _prompt(self, tile: _Tile, conditions: tuple[Condition, ...]) -> VariantSource:
+    def _rotated(self) -> Scratch:
+        return Scratch(0, self.form.attention.signature.outputs[0].dtype)
+
+    def _attend(self, tile: _Tile) -> Call:
+        """Return the launch that reads rotated rows from scratch memory."""
+        of, q = self.form, self.form.attention.q
+        return Call(
+            "grouped_rows",
+            (
+                self._rotated(), *self._caches()[1], Tensor(of.lengths), self._sink(), self._y(),
+                *self._sizes(), q.heads, of.share, q.width, *parts_of(q.width),
+                of.attention.scale, of.softcap, of.window, tile.queries, tile.keys,
+            ),
+            ((Extent(q.heads), 1), (q.length, tile.queries), (q.batch, 1)), tile.warps,
+            tile.stages,
+        )  # fmt: skip
+
+    def _prompt(
+        self, attend: Call, rotated: Tensor | Scratch, conditions: tuple[Condition, ...] = ()
+    ) -> VariantSource:
+        """Return the launches of a prompt.
+
+        Args:
+            attend: The last one.
+            rotated: Where the rotated rows of Q go to.
+            conditions: Of sizes, when they may be used.
+        """
         of, q = self.form, self.form.attention.q
         kv_heads, batch = of.k.heads, (q.batch, 1)
-        dtype = of.attention.signature.outputs[0].dtype
-        rotated, sizes = Scratch(0, dtype), self._sizes()
+        sizes = self._sizes()
         (before, after), (cos, sin, *weights) = self._caches(), self._tables()
         carry = Call(
             "grouped_carry",
@@ -221,21 +252,13 @@ class GroupedAttention:
             ),
             ((q.length, _APPENDED), (Extent(q.heads + 2 * kv_heads), 1), batch), 4,
         )  # fmt: skip
-        attend = Call(
-            "grouped_rows",
-            (
-                rotated, *after, Tensor(of.lengths), self._sink(), self._y(), *sizes,
-                q.heads, of.share, q.width, *parts_of(q.width), of.attention.scale, of.softcap,
-                of.window, tile.queries, tile.keys,
-            ),
-            ((q.length, tile.queries), (Extent(q.heads), 1), batch), tile.warps, tile.stages,
-        )  # fmt: skip
         pitch = q.heads * q.width
         bound = Condition(q.length, at_most=MOST_ELEMENTS // pitch)
+        scratch = (q.batch * q.length * Extent(pitch * _HALF_BYTES),)
         return hand_variant(
             of.attention.signature, (carry, append, attend), "".join(map(kernel_text, _TEXTS)),
             (*conditions, bound, *self._conditions()),
-            scratch=(q.batch * q.length * Extent(pitch * _HALF_BYTES),),
+            scratch=scratch if isinstance(rotated, Scratch) else (),
         )  # fmt: skip
 
 

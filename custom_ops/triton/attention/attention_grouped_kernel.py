@@ -318,9 +318,9 @@ def grouped_rows(
         y: As q. The others are as `grouped_part` has them.
         W1: A power of two; W1 + W2 is not less than WIDTH.
     """
-    # Later queries see more keys: those that take longest begin first.
-    block = tl.num_programs(0) - 1 - tl.program_id(0)
-    head = tl.program_id(1)
+    # Later queries see more keys: those that take longest begin first, of all heads.
+    head = tl.program_id(0)
+    block = tl.num_programs(1) - 1 - tl.program_id(1)
     sample = tl.program_id(2).to(tl.int64)
     row = block * QUERIES + tl.arange(0, QUERIES)
     first, keys = span_of(lengths, sample, queries, rows)

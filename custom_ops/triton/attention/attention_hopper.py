@@ -12,8 +12,8 @@ from .attention_tiles import HopperTile, box_of
 
 _ARCHITECTURES = (90,)
 #: Queries of a group of four warps.
-_GROUP = 64
-_GROUP_WARPS = 4
+GROUP = 64
+GROUP_WARPS = 4
 _TEXTS = (
     "attention_hopper_group_kernel", "attention_hopper_kernel", "attention_hopper_entry_kernel",
 )  # fmt: skip
@@ -24,7 +24,7 @@ def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
     q, k, v, y, mask, causal = form.q, form.k, form.v, form.y, form.mask, form.causal
     is_bound = k.length.static is None or k.length.static % tile.keys > 0
     arguments: tuple[Passed, ...] = (
-        _map(q, _GROUP), _map(k, tile.keys), _map(v, tile.keys), _map(y, _GROUP),
+        heads_map(q, GROUP), heads_map(k, tile.keys), heads_map(v, tile.keys), heads_map(y, GROUP),
         _mask(form, tile),
         Tensor(q.tensor if form.bias is None else form.bias),
         Size(q.length), Size(k.length),
@@ -37,15 +37,19 @@ def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
         tile.keys, tile.stages, tile.groups, tile.in_turn, tile.registers,
         inverse_of(form),
     )  # fmt: skip
+    sides = (q.length, GROUP * tile.groups), (Extent(q.heads), 1)
+    if causal is not None:
+        # Blocks that take longest begin first, of all heads.
+        sides = sides[::-1]
     call = Call(
         "attention",
         arguments,
-        ((q.length, _GROUP * tile.groups), (Extent(q.heads), 1), (q.batch, 1)),
-        _GROUP_WARPS,
+        (*sides, (q.batch, 1)),
+        GROUP_WARPS,
         registers=tile.limit,
         is_gluon=True,
         # All groups, and four that copy, but for those that are there.
-        workers=_GROUP_WARPS * tile.groups,
+        workers=GROUP_WARPS * tile.groups,
     )
     return hand_variant(
         form.signature,
@@ -66,10 +70,10 @@ def _mask(form: AttentionForm, tile: HopperTile) -> Passed:
     batch = form.q.batch if mask.by_batch else ONE
     heads = Extent(form.q.heads if mask.by_head else 1)
     strides = (heads * rows * keys, rows * keys, keys)
-    return Map(mask.tensor, (batch, heads, rows, keys), strides, (1, 1, _GROUP, tile.keys))
+    return Map(mask.tensor, (batch, heads, rows, keys), strides, (1, 1, GROUP, tile.keys))
 
 
-def _map(heads: Heads, rows: int) -> Map:
+def heads_map(heads: Heads, rows: int) -> Map:
     """Return heads as [batch, heads, rows, width], however they lie."""
     dims = (heads.batch, Extent(heads.heads), heads.length, Extent(heads.width))
     if heads.stacked:

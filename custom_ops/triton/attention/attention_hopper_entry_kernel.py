@@ -180,9 +180,13 @@ def attention(
         INVERSE: Of the number that the result is divided by, which y has in eight bits; else 1.
     """
     QUERIES: gl.constexpr = GROUP * GROUPS
-    # Later queries see more keys: those that take longest begin first.
-    block = gl.num_programs(0) - 1 - gl.program_id(0)
-    head = gl.program_id(1)
+    if IS_CAUSAL:
+        # Later queries see more keys: those that take longest begin first, of all heads.
+        block = gl.num_programs(1) - 1 - gl.program_id(1)
+        head = gl.program_id(0)
+    else:
+        block = gl.num_programs(0) - 1 - gl.program_id(0)
+        head = gl.program_id(1)
     sample = gl.program_id(2)
     first_row = block * QUERIES
     first_position = first_row

@@ -18,7 +18,7 @@ MULTIPROCESSORS = 132
 #: Wider heads fill the registers of more than two groups.
 _NARROW = 64
 #: Of heads up to this width there are no copies.
-_LEAST_WIDTH = 16
+LEAST_WIDTH = 16
 #: Bytes that addresses of copies are multiples of, and elements of operands that are as many.
 _ADDRESS, _VECTOR = 16, 8
 #: Where large blocks were measured.
@@ -203,7 +203,7 @@ def takes_form(form: AttentionForm) -> bool:
     operands = (form.q, form.k, form.v, form.y)
     is_reached = not any(heads.pitch % _VECTOR or heads.first % _VECTOR for heads in operands)
     boxes = {box_of(operand) for operand in operands}
-    is_wide = min(item.width for item in operands) > _LEAST_WIDTH
+    is_wide = min(item.width for item in operands) > LEAST_WIDTH
     return is_reached and is_wide and len(boxes) == 1 and _reaches_mask(form)
 
 

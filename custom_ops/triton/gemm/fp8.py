@@ -26,7 +26,7 @@ from ...forms.gemm import MOST_OPERANDS, Products, epilogue_of, is_plain
 from ...forms.gemm_norms import read_norm
 from ..conv.conv_tiles import power
 from .gemm import WHOLE, TiledProduct, fits
-from .gemm_tiles import SHARED, Tile, tiles_of
+from .gemm_tiles import LEAST_DEPTH, PROCESSORS, SHARED, Tile, tiles_of
 from .gemv import RowProduct
 from .gemv_tiles import Strip
 
@@ -41,6 +41,8 @@ FP8_ARCHITECTURES = (89, 90, 100, 103, 120)
 _TIMES = 2
 #: Elements of all rows that are read at once for their statistics: reads wait for each other.
 _STATISTICS = 8192
+#: Additional columns of a wide tile, and its part of the columns that are worth it.
+_MORE_COLUMNS, _LEAST_SAVED = 32, 0.9
 #: Up to this N a block of a GEMV has two columns.
 _NARROW = 2560
 #: What rows may be that are not known.
@@ -127,7 +129,25 @@ class Fp8TiledGemm(TiledProduct):
         found = tiles_of(
             form.rows.static, form.columns, len(form.weights), 0 if whole == 1 else whole
         )
+        found = tuple(self._filled(tile) for tile in found)
         return tuple(replace(tile, depth=tile.depth * _TIMES) for tile in found)
+
+    def _filled(self, tile: Tile) -> Tile:
+        """Return a wider tile for deep products, if all multiprocessors then have fewer columns.
+
+        6,304 x 3,072 x 768 takes 27.2 us instead of 29.1 (H200), less deep ones gain nothing.
+        """
+        form, rows = self.form, self.form.rows.static
+        if rows is None or not tile.is_separate or len(form.weights) > 1:
+            return tile
+        if form.depth < LEAST_DEPTH or tile.rest or WHOLE in self._kinds():
+            return tile
+        wide = replace(tile, rest=_MORE_COLUMNS, stages=tile.stages - 1)
+        columns = [
+            each.width * -(-(-(-rows // each.rows) * -(-form.columns // each.width)) // PROCESSORS)
+            for each in (tile, wide)
+        ]
+        return wide if columns[1] <= _LEAST_SAVED * columns[0] else tile
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class TiledProduct:
             return ()
         return (one_row(form, self.architectures),)
 
-    def _normed(self) -> NormedRows:
+    def normed(self) -> NormedRows:
         """Return the rows that more than one is read from."""
         form = self.form
         return NormedRows(form.signature, form.made_of, form.rows, form.depth)
@@ -74,6 +74,15 @@ class TiledProduct:
 
     def hopper(self, tile: Tile) -> VariantSource:
         """Return the kernel that copies boxes, for the rows that the tile is for."""
+        most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
+        return hand_variant(
+            self.form.signature, [*self.normed().launches(), self.call(tile)], "",
+            self._conditions(most), scratch=self.normed().blocks(),
+            architectures=self.architectures,
+        )  # fmt: skip
+
+    def call(self, tile: Tile) -> Call:
+        """Return its launch. Matrices may be blocks of scratch memory, as `Map` has them."""
         form, rows, result = self.form, self.form.rows, self.form.y
         columns, depth = Extent(form.columns), Extent(form.depth)
         height = tile.rows if tile.is_separate else tile.rows // tile.groups
@@ -90,7 +99,7 @@ class TiledProduct:
         ]
         arguments: tuple[Passed, ...] = (
             self._boxes(
-                self._normed().place, (rows, depth), (height, tile.depth),
+                self.normed().place, (rows, depth), (height, tile.depth),
                 is_transposed=form.is_lhs_transposed,
             ),
             *matrices, *self._read(), *made, Size(rows), Size(self._count()),
@@ -103,16 +112,11 @@ class TiledProduct:
         grid = ((rows, tile.rows), (columns, tile.width), (self._count(), 1))
         if tile.blocks:
             grid = ((Extent(tile.blocks), 1), (ONE, 1), (ONE, 1))
-        call = Call(
-            "gemm", arguments, grid, _GROUP_WARPS, registers=tile.limit, is_gluon=True,
-            workers=_GROUP_WARPS * tile.groups,
-        )  # fmt: skip
         text = "".join(map(kernel_text, _TEXTS))
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1, is_gluon=True)
-        most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
-        return hand_variant(
-            form.signature, [*self._normed().launches(), call], text, self._conditions(most),
-            scratch=self._normed().blocks(), architectures=self.architectures,
+        return Call(
+            "gemm", arguments, grid, _GROUP_WARPS, registers=tile.limit, is_gluon=True,
+            workers=_GROUP_WARPS * tile.groups, text=text,
         )  # fmt: skip
 
     def _plain(self) -> tuple[VariantSource, ...]:
@@ -120,7 +124,7 @@ class TiledProduct:
         form, rows = self.form, self.form.rows
         tile = PLAIN_PAIR if len(form.weights) > 1 else PLAIN
         arguments: tuple[Passed, ...] = (
-            self._normed().passed, Tensor(form.weights[0]), Tensor(form.weights[-1]),
+            self.normed().passed, Tensor(form.weights[0]), Tensor(form.weights[-1]),
             *self._read(), Tensor(form.y), Size(rows), form.columns, form.depth,
             tile.rows, tile.columns, tile.depth, form.is_transposed, form.is_lhs_transposed,
             len(form.weights) > 1, *self._kinds(), self._batch_strides(),
@@ -132,7 +136,7 @@ class TiledProduct:
         # A step along the depth of a transposed x has 32 bits.
         most = (2**31 - 1) // tile.depth if form.is_lhs_transposed else _MOST_ROWS
         return for_any_alignment(
-            form.signature, [*self._normed().launches(), call], text, self._normed().blocks(),
+            form.signature, [*self.normed().launches(), call], text, self.normed().blocks(),
             self._conditions(most), self.architectures,
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ multiplies: it has tiles for every number of rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ortkit.kernels.anchor import NOMINAL_SIZE, Anchor
@@ -28,11 +29,12 @@ from ortkit.refusal import Refused
 
 from ...forms.conv_half import epilogue_text, optional
 from ...forms.epilogue import Epilogue
-from ...forms.gemm import MOST_OPERANDS
+from ...forms.gemm import MOST_OPERANDS, Products
 from ...forms.gemm_nbits_half import Matrix, NBitsHalf, read_nbits_half
 from ..alignment import UNALIGNED_ARCHITECTURES
-from .gemm import fits
+from .gemm import TiledProduct, fits
 from .gemm_tiles import PROCESSORS
+from .gemm_tiles import tiles_of as tiles_of_rows
 from .nbits_row import one_row, takes_one_row
 from .norm_rows import MOST_DEPTH, NormedRows
 
@@ -40,6 +42,8 @@ from .norm_rows import MOST_DEPTH, NormedRows
 _GROUP = 64
 #: From this many columns on a block of threads has 32 of them where M is small.
 _WIDE = 8192
+#: Elements of half precision of which rows begin where copies of boxes may.
+_VECTOR = 8
 #: Positions of rows have 32 bits.
 _MOST_ROWS = 2**31 - 1 - 256
 #: An operand of the epilogue, as kernels take it: none, a row, as large as the result.
@@ -184,9 +188,12 @@ class NBitsGemm:
             fitting = self._fitting(rows)
             is_for_all = not isinstance(fitting[0], LargeM) or fitting[0].architectures is None
             tiles = () if first else tuple(fitting[: 1 if is_for_all else 2])
-        made = (
-            self._written() if isinstance(tile, Written) else self._variant(tile) for tile in tiles
-        )
+        made = list[VariantSource]()
+        for tile in tiles:
+            if isinstance(tile, Written):
+                made += [*self._pairs(), self._written()]
+            else:
+                made.append(self._variant(tile))
         return (*first, *made, self._unaligned())
 
     def estimate(self, level: str) -> tuple[float, float]:
@@ -297,19 +304,52 @@ class NBitsGemm:
             scratch=(Extent(2 * of.columns * of.depth), *self._scratch()),
         )  # fmt: skip
 
-    def _written_calls(self, one: _Factor) -> list[Call]:
+    def _pairs(self) -> Iterator[VariantSource]:
+        """Yield the launches that write both matrices, and then compute the pair in one kernel."""
         of = self.form
-        matrix = Scratch(0, of.signature.outputs[-1].dtype)
+        dtype = of.signature.outputs[-1].dtype
+        # Boxes of scratch memory are of the first tensor's type.
+        if of.signature.inputs[0].dtype != dtype or of.columns % _VECTOR:
+            return
+        if len(of.matrices) == 1:
+            return
+        normed = NormedRows(of.signature, of.made_of, of.rows, of.depth)
+        first = len(normed.blocks())
+        weights = tuple(-1 - first - n for n in range(len(of.matrices)))
+        form = Products(
+            of.signature, of.made_of.x, of.made_of.norm, weights, of.reads, of.epilogue, of.rows,
+            of.depth, of.columns, is_transposed=True, sum_of=of.made_of,
+        )  # fmt: skip
+        writes = [
+            self._write(matrix, Scratch(first + n, dtype)) for n, matrix in enumerate(of.matrices)
+        ]
+        matrices = (Extent(2 * of.columns * of.depth),) * len(of.matrices)
+        for tile in tiles_of_rows(of.rows.static, of.columns, len(of.matrices), 0, of.depth):
+            most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
+            yield hand_variant(
+                of.signature, [*writes, *normed.launches(), TiledProduct(form).call(tile)], "",
+                self._conditions(most), scratch=(*normed.blocks(), *matrices),
+                architectures=TiledProduct.architectures, is_optional=True,
+            )  # fmt: skip
+
+    def _write(self, matrix: Matrix, to: Scratch) -> Call:
+        """Return the launch that writes a matrix in half precision."""
+        of = self.form
         words = Extent(of.columns * of.depth // 8)
-        write = Call(
+        return Call(
             "nbits_dequantize_kernel",
             (
-                *self._matrix(one), matrix, of.columns, of.depth, of.block, _WORDS, _TURNS,
-                self._is_bfloat(),
+                Tensor(matrix.weight), Tensor(matrix.scale), optional(matrix.zero), to,
+                of.columns, of.depth, of.block, _WORDS, _TURNS, self._is_bfloat(),
             ),
             ((words, _WORDS * _TURNS), (ONE, 1), (ONE, 1)), _WARPS,
             text=kernel_text("nbits_dequantize_kernel"),
         )  # fmt: skip
+
+    def _written_calls(self, one: _Factor) -> list[Call]:
+        of = self.form
+        matrix = Scratch(0, of.signature.outputs[-1].dtype)
+        write = self._write(one.matrix, matrix)
         rows, columns, depth, stages = _PLAIN
         x = self._normed(1)
         nothing: tuple[Passed, ...] = (x.passed,) * MOST_OPERANDS

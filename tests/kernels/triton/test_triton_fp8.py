@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from fused_model import fused_model, session
 from interpreter import Interpreter
+from ortkit.custom_ops.triton.gemm.fp8 import Fp8TiledGemm
+from ortkit.custom_ops.triton.gemm.gemm_tiles import Tile
 from test_triton_attention import stack_bytes
 
 from ortkit.kernels.cuda import SHARED_BYTES
@@ -323,6 +325,32 @@ def test_no_registers_are_spilled(name: str, depth: int, columns: int, tmp_path:
             made = compile_step(step, 90, tmp_path)
             assert stack_bytes(made.cubin, tmp_path) == 0
             assert made.shared_bytes <= SHARED_BYTES[90]
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "width"),
+    [(6304, 3072, 768, 160), (16384, 3072, 768, 128), (6304, 768, 768, 128)],
+)
+def test_wide_tiles_of_deep_products(rows: int, depth: int, columns: int, width: int) -> None:
+    case = replace(CASES["rows with one factor"], rows=(rows,), depth=depth, columns=columns)
+    sources = sources_of(case.signature())
+    assert not isinstance(sources, Refused)
+    boxes = [map_.box for map_ in sources[0].steps[-1].maps]
+    # Of a step the rows, the columns and the others of a matrix, then of the result.
+    assert boxes[1][0] + (boxes[2][0] if len(boxes) > 4 else 0) == width
+
+
+@pytest.mark.parametrize("rows", [390, 130])
+def test_results_of_wide_tiles(rows: int, interpreter: Interpreter) -> None:
+    case = replace(CASES["rows with one factor"], rows=(rows,), depth=128, columns=304)
+    signature = case.signature()
+    found = template_for(signature)
+    assert isinstance(found, Fp8TiledGemm)
+    tile = Tile(128, 128, 128, 4, 2, is_separate=True, blocks=3, rest=32)
+    feeds = feeds_of(signature)
+    (got,) = interpreter.run(signature, feeds, 0, 0, [found.hopper(tile)])
+    (want,) = body_results(signature, feeds)
+    close(got, want, "y")
 
 
 def test_rows_are_rounded_on_ada(tmp_path: Path) -> None:

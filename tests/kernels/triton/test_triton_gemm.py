@@ -218,6 +218,8 @@ def test_tiles_of_deep_products_and_of_many() -> None:
     assert sizes(None, 768, 1, 0, 768, None) == [(64, 128), (128, 128)]
     assert sizes(None, 768, 1, 0, 768, 4) == [(64, 64), (64, 128), (64, 128), (128, 128)]
     assert sizes(None, 3072, 1, 0, 768, 32) == [(64, 128), (128, 128)]
+    assert sizes(2048, 14336, 2, 0, 4096) == [(128, 128)]
+    assert sizes(1536, 14336, 2, 0, 4096) == sizes(2048, 8192, 2, 0, 2048) == [(128, 64)]
 
 
 def test_other_gpus_have_no_code_and_targets_without_hopper_no_kernel() -> None:

@@ -66,13 +66,43 @@ def test_prompts(form: str, interpreter: Interpreter) -> None:
         check(interpreter, FORMS[form], run, shared=number % 2 == 0)
 
 
-def test_prompts_in_large_blocks(interpreter: Interpreter) -> None:
-    form, run = Form(), Run(140, (5,), 150)
-    feeds = form.feeds(run)
-    got = interpreter.run(form.signature(), feeds, variant=2)
-    np.testing.assert_allclose(
-        np.asarray(got[0], np.float64), form.expected(feeds)[0], rtol=3e-3, atol=3e-3
-    )
+def large_blocks(form: Form) -> int:
+    """The number of the variant of many rows on Hopper."""
+    sources = sources_of(form.signature())
+    assert not isinstance(sources, Refused)
+    (number,) = (i for i, source in enumerate(sources) if source.architectures is not None)
+    return number
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("form", FORMS)
+def test_prompts_in_large_blocks(form: str, interpreter: Interpreter) -> None:
+    """What lies behind a sample's keys is no number, and is not read as one."""
+    number = large_blocks(FORMS[form])
+    for run in (Run(140, (5,), 150), Run(130, (0, 300), 430), *PROMPTS[2:4]):
+        feeds, past = FORMS[form].feeds(run), _past(FORMS[form])
+        want = FORMS[form].expected(feeds)[0]
+        for sample, length in enumerate(feeds[past[1] + 1]):
+            for at in past:
+                feeds[at][sample, :, max(int(length) + 1 - run.rows, 0) :] = np.nan
+        shared = dict(zip(_OUT, past, strict=True))
+        got = np.asarray(interpreter.run(
+            FORMS[form].signature(), feeds, variant=number, shared=shared
+        )[0], np.float64)  # fmt: skip
+        counted, near = ~np.isnan(want), _NEAR[FORMS[form].dtype]
+        assert counted.any()
+        np.testing.assert_allclose(got[counted], want[counted], rtol=near, atol=near)
+
+
+def test_which_prompts_are_copied_in_boxes() -> None:
+    found = {}
+    for name, form in FORMS.items():
+        sources = sources_of(form.signature())
+        assert not isinstance(sources, Refused)
+        found[name] = sources[large_blocks(form)].steps[-1].is_gluon
+    assert {name for name, is_copied in found.items() if not is_copied} == {
+        "sink", "norms, neighbours",
+    }  # fmt: skip
 
 
 def test_lengths_that_do_not_fit_write_nothing_else(interpreter: Interpreter) -> None:

@@ -317,6 +317,34 @@ def test_what_cublas_computes_is_what_the_kernel_does(
     ]
 
 
+PAIRS = {
+    "pair": Case(depth=160, columns=72, tail="pair"),
+    "zeros and biases": Case(depth=192, columns=136, block=64, zero=True, tail="pair with biases"),
+    "bfloat16": Case(depth=96, columns=64, tail="pair", dtype="bfloat16"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_in_one_kernel_behind_their_matrices(name: str, interpreter: Interpreter) -> None:
+    case = PAIRS[name]
+    signature = case.signature()
+    sources = variants_of(signature)
+    pairs = [i for i, source in enumerate(sources) if source.steps[-1].is_gluon]
+    assert len(pairs) == 2
+    for number, rows in zip(pairs, (130, 5), strict=True):
+        assert [map_.tensor for map_ in sources[number].steps[-1].maps][1:3] == [-1, -2]
+        feeds = case.feeds(rows)
+        (got,) = interpreter.run(signature, feeds, number, 0, sources)
+        want = case.expected(feeds)
+        off = np.abs(got.astype(np.float64) - want)
+        assert off.max() <= EPSILON[case.dtype] * np.abs(want).max()
+
+
+def test_pairs_whose_rows_begin_elsewhere_are_no_boxes() -> None:
+    sources = variants_of(Case(depth=160, columns=37, tail="pair").signature())
+    assert not any(step.is_gluon for source in sources for step in source.steps)
+
+
 @pytest.mark.parametrize(
     ("name", "shape"), [("w", (39, 4, 16)), ("s", (159,)), ("z", (79,)), ("x", (1, 9, 64))]
 )
