@@ -61,6 +61,7 @@ TAKEN = {
     "chosen, equal in all": Case(PADDED + "s1 = Where(keep4, s0, lowest)", KEEP, lowest=-1e4),
     "capped by a negative number": Case(
         "a = Div(s0, cap)\n  z1 = Neg(a)\n  c = Tanh(z1)\n  e = Mul(c, cap)\n  s1 = Neg(e)",
+        level=3,
         attributes={"softcap": 20},
     ),
     "raised to another number": Case(
