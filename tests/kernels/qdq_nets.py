@@ -111,6 +111,13 @@ def first_of_two(net: Net, x: str, channels: int) -> str:
     return net.bytes(net.op("Relu", net.conv(x, (33, channels, 7, 7), **window)), 0.2, 0)
 
 
+def first_of_many(net: Net, x: str, channels: int) -> str:
+    """Filters of 363 numbers, which are added up in several parts."""
+    window = {"strides": [4, 4], "pads": [2, 2, 2, 2]}
+    x = net.bytes(x, 0.02, 114)
+    return net.bytes(net.op("Relu", net.conv(x, (9, channels, 11, 11), **window)), 0.2, 0)
+
+
 def pooled(net: Net, x: str, channels: int) -> str:
     """A pooling of bytes between two convolutions."""
     x = net.bytes(net.op("Relu", x), 0.02, 0)
@@ -126,4 +133,5 @@ NETS: dict[str, tuple[Callable[[Net, str, int], str], int]] = {
     "strides of two": (halved, 32),
     "float32 between": (in_float, 32), "a first layer": (first, 3),
     "a first layer with strides": (first_of_two, 3),
+    "a first layer of many taps": (first_of_many, 3),
 }  # fmt: skip

@@ -88,7 +88,7 @@ def test_boxes_are_for_images_of_zeros_around() -> None:
         "more channels": [True, True], "strides, dilations and odd channels": [False, False],
         "strides of two": [True, True],
         "float32 between": [False, False], "a first layer": [False],
-        "a first layer with strides": [False],
+        "a first layer with strides": [False], "a first layer of many taps": [False],
     }  # fmt: skip
 
 
