@@ -141,6 +141,14 @@ CASES = (
          {"X": ("n", 14, 10, 128), "W": (80, 3, 3, 128), "S": (80,), "Q": (1,), "Z": (1,)},
          {"Y": ("n", 7, 5, 80)}, ({"n": 3}, {"n": 60}),
          dtypes=_BYTE_TYPES),
+    Case("expanding_convolution_of_bytes", _TURNED + "C = ConvInteger <kernel_shape = [1, 1]>"
+         f" (P, V)  T = Transpose {_OUT} (C)  F = Cast <to = 1> (T)  M = Mul (F, S)"
+         "  D = DequantizeLinear (R, U, I)  A = Add (M, D)  L = Relu (A)"
+         "  Y = QuantizeLinear (L, Q, Z)",
+         {"X": ("n", 14, 14, 64), "W": (256, 1, 1, 64), "S": (256,), "R": ("n", 14, 14, 256),
+          "U": (1,), "I": (1,), "Q": (1,), "Z": (1,)},
+         {"Y": ("n", 14, 14, 256)}, ({"n": 3}, {"n": 60}, {"n": 200}),
+         dtypes=_BYTE_TYPES | {"R": "uint8", "U": "float32", "I": "uint8"}),
     Case("deep_convolution_of_one_tap", _TURNED + "C = Conv <kernel_shape = [1, 1]> (P, V, B)  "
          + _BACK, {"X": (1, 7, 7, 2048), "W": (264, 1, 1, 2048), "B": (264,)},
          {"Y": (1, 7, 7, 264)}),
