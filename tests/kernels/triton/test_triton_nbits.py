@@ -340,6 +340,40 @@ def test_pairs_in_one_kernel_behind_their_matrices(name: str, interpreter: Inter
         assert off.max() <= EPSILON[case.dtype] * np.abs(want).max()
 
 
+def test_a_pair_behind_its_norm(interpreter: Interpreter) -> None:
+    """The sum before the norm, the norm in scratch memory, and both matrices behind it."""
+    case = Case(depth=96, columns=72, tail="pair")
+    plain = case.signature()
+    width = TensorSpec("c", case.dtype, (case.depth,))
+    skip = replace(plain.inputs[0], name="e")
+    text = plain.body.replace("(x, ", "(n, ").replace(
+        "(n, w, s, w2, s2)", "(x, w, s, w2, s2, e, c)"
+    )
+    text = text.replace(
+        "=> (y) {", "=> (t, y) { t = Add (x, e)  n = RMSNormalization<axis: int = -1> (t, c) "
+    )
+    total = replace(plain.inputs[0], name="t")
+    signature = replace(
+        plain, body=text, inputs=(*plain.inputs, skip, width), outputs=(total, *plain.outputs)
+    )
+    sources = variants_of(signature)
+    pairs = [i for i, source in enumerate(sources) if source.steps[-1].is_gluon]
+    assert len(pairs) == 2
+    for number in (*pairs, pairs[-1] + 1):
+        feeds = case.feeds(133)
+        rng = np.random.default_rng(3)
+        more = rng.standard_normal(feeds[0].shape).astype(np.float16)
+        scale = (1 + rng.random(case.depth)).astype(np.float16)
+        t, got = interpreter.run(signature, [*feeds, more, scale], number, 0, sources)
+        summed = (feeds[0].astype(np.float64) + more).astype(np.float16)
+        np.testing.assert_array_equal(t, summed)
+        wide = summed.astype(np.float64)
+        wide *= scale / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)
+        want = case.expected([wide.astype(np.float16), *feeds[1:]])
+        off = np.abs(got.astype(np.float64) - want)
+        assert off.max() <= 2 * EPSILON[case.dtype] * np.abs(want).max()
+
+
 def test_pairs_whose_rows_begin_elsewhere_are_no_boxes() -> None:
     sources = variants_of(Case(depth=160, columns=37, tail="pair").signature())
     assert not any(step.is_gluon for source in sources for step in source.steps)
