@@ -38,7 +38,11 @@ _FEW, _MANY = 4, 32
 
 @dataclass(frozen=True)
 class Squeeze:
-    """All is of one type in half precision."""
+    """All is of one type in half precision.
+
+    Products are not fused with sums: lanes that add each other's product would round one of the
+    two differently, and write two values of one sum to shared memory.
+    """
 
     form: SqueezeExciteForm
 
@@ -80,6 +84,7 @@ class Squeeze:
             grid=((Extent(hidden), units), (batch, 1), (ONE, 1)),
             warps=8,
             stages=2,
+            fp_fusion=False,
             has_early_start=is_early,
         )  # fmt: skip
         excite = Call(
@@ -91,6 +96,7 @@ class Squeeze:
             grid=((Extent(channels), width), (batch, 1), (ONE, 1)),
             warps=4,
             stages=2,
+            fp_fusion=False,
             has_early_start=is_early,
         )  # fmt: skip
         scratch = (batch * Extent(4 * hidden),)
@@ -115,6 +121,7 @@ class Squeeze:
             grid=((Extent(channels), _EARLY_CHANNELS), (batch, 1), (ONE, 1)),
             warps=8,
             stages=2,
+            fp_fusion=False,
             has_early_start=True,
         )  # fmt: skip
         return for_any_alignment(form.signature, (call,), self._text())

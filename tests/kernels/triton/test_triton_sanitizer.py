@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
 from scripts.sanitizer import __main__ as sanitizer
 from scripts.sanitizer.cases import CASES, Case
-from scripts.sanitizer.races import hand_overs, instructions_in, of_libraries
+from scripts.sanitizer.races import hand_overs, instructions_in, of_libraries, programs_of
 from scripts.sanitizer.suite import (
     Node,
     Rounded,
@@ -235,6 +236,34 @@ def test_what_is_found_fails_the_check(
     assert [item[1:] for item in commands] == [
         [], ["--tool", "memcheck"], ["--tool", "racecheck"], ["--tool", "memcheck"],
     ]  # fmt: skip
+
+
+def fused_with_other_lanes(program: Mapping[int, str]) -> list[str]:
+    """Return the fused products and sums that take what another lane has."""
+    taken: set[str] = set()
+    found = []
+    for _, text in sorted(program.items()):
+        operation, _, operands = text.partition(" ")
+        registers = re.findall(r"\bR\d+\b", operands)
+        if operation.startswith("FFMA") and taken.intersection(registers[1:]):
+            found.append(text)
+        if operation.startswith("SHFL"):
+            taken.add(registers[0])
+        elif registers and not operation.startswith("ST"):
+            taken.discard(registers[0])
+    return found
+
+
+def test_lanes_round_the_sum_of_their_products_alike(tmp_path: Path) -> None:
+    """Two of them write it to the same place of shared memory, which racecheck reports."""
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    chosen = [case for case in CASES if case.name.startswith("squeeze_excite")]
+    programs = programs_of(compiled(chosen, 90, tmp_path), 90)
+    assert len(chosen) > 1
+    for name, of in programs.items():
+        assert all(any(text.startswith("SHFL") for text in one.values()) for one in of), name
+        assert [fused_with_other_lanes(one) for one in of] == [[]] * len(of), name
 
 
 _LISTING = """
