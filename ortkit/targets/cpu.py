@@ -255,6 +255,7 @@ CPU = Traits(
     levels=lambda level: (level,),
     has_portable_image=False,
     least_kernels=4,
+    kernel_seconds=60.0,  # they take some 20 to 80 ms
     has_signed_int8=has_signed_kernels,
     cost_model="ortkit.fusion.regions.cost_model:CostModel",
     families=(

@@ -62,6 +62,7 @@ CUDA = Traits(
     levels=levels_of,
     has_portable_image=True,  # the PTX
     least_kernels=1,  # one takes a second or more
+    kernel_seconds=300.0,  # 11 variants of up to 6 launches take 20 s of an idle core
     has_signed_int8=lambda _: False,  # of convolutions
     cost_model="ortkit.fusion.regions.cuda_cost_model:CudaCostModel",
     families=(

@@ -54,6 +54,8 @@ class Traits:
     """Whether a kernel is compiled once more, for levels that are not named."""
     least_kernels: int
     """A compiling process for fewer kernels costs more than it saves."""
+    kernel_seconds: float
+    """How long one kernel may compile for one level, also on a busy machine."""
     has_signed_int8: Callable[[str], bool]
     """Whether ONNX Runtime has kernels for int8 activations at a level; else for uint8 only."""
 

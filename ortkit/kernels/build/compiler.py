@@ -24,9 +24,6 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
 
-#: For one kernel and GPU architecture; they take some 20 to 80 ms on CPUs, and on GPUs 0.3 s for
-#: each variant, of which there are up to 16.
-KERNEL_SECONDS = 60.0
 #: A toolchain takes 1 to 3 s to load.
 LOAD_SECONDS = 60.0
 #: The process that has a toolchain loaded waits that long for more work; it takes some 150 MB,
@@ -97,7 +94,8 @@ def staying(seconds: float) -> Iterator[None]:
 
 def seconds_for(target: Target) -> float:
     """Return how long a kernel for a target may take."""
-    return KERNEL_SECONDS * (len(target.levels) + target.traits.has_portable_image)
+    traits = target.traits
+    return traits.kernel_seconds * (len(target.levels) + traits.has_portable_image)
 
 
 def cores() -> int:
